@@ -21,10 +21,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from anabranch._paths import parts_of
 from anabranch.cli import app
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import Link, Overlay, Site, Trace, dumps, random_complete
 from anabranch.record import RunEnded, RunStarted, read_events, summarise
+from anabranch.record.events import RoundDone, SchedulerRestarted, SiteLost
 from anabranch.run.launch import run_locally
 from anabranch.run.scenario import load
 from anabranch.run.simulate import simulate
@@ -190,6 +192,40 @@ def test_a_process_that_is_killed_ends_the_run_and_is_named(
     if victim != "the scheduler":
         assert isinstance(events[-1], RunEnded)
         assert named in str(events[-1].error)
+
+
+@pytest.mark.slow
+def test_a_run_with_a_journal_goes_on_with_another_scheduler_where_one_is_killed(
+    scenario: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Its sites make all rounds, and hold one model in the end."""
+    log, rounds = tmp_path / "run.db", 60
+    path = scenario(
+        rounds, 'kind = "train"\nlearning_rate = 0.1', 'on_loss = "complete"\nleast_sites = 2\n'
+    )
+    killer = Killer("the scheduler", log)
+    run_locally(
+        path,
+        0,
+        OVERLAY,
+        log,
+        on_tick=killer.tick,
+        on_started=killer.started,
+        journal=tmp_path / "run.journal",
+    )
+    assert killer.killed
+    assert not any(map(is_alive, killer.pids.values()))
+    assert parts_of(log) == [log, tmp_path / "run-2.db"]
+    first, second = ([event for _, event in read_events(part)] for part in parts_of(log))
+    assert isinstance(second[1], SchedulerRestarted)
+    assert isinstance(second[-1], RunEnded)
+    assert second[-1].error is None
+    assert not any(isinstance(event, SiteLost) for event in (*first, *second))
+    done = [event for event in (*first, *second) if isinstance(event, RoundDone)]
+    assert len({event.round for event in done}) >= rounds - 1  # what was being said is lost
+    last = [event for event in done if event.round == rounds]
+    assert len(last) == OVERLAY.size
+    assert len({event.checksum for event in last}) == 1
 
 
 @pytest.mark.slow

@@ -140,9 +140,9 @@ def scheduler(
     journal: Annotated[
         Path | None,
         typer.Option(
-            help="A file by which a group's scheduler that was killed or stopped (SIGTERM), and is "
-            "started again with the same options, finds its group. Not with --pace or --on-loss "
-            "abort."
+            help="A file by which a scheduler that was killed or stopped (SIGTERM), and is started "
+            "again with the same options, finds its sites. Not where the model is served, sites "
+            "gossip, or a loss ends the run."
         ),
     ] = None,
     standby: Annotated[
@@ -199,6 +199,12 @@ def scheduler(
     credentials = _credentials(tls, SCHEDULER)
     tell = _sayer(log_format, sys.stderr)
     watching = Watching(progress_every or None, None if metrics is None else metrics_at(metrics))
+    if standby and journal is None:
+        raise typer.BadParameter("--standby needs --journal, the other scheduler's")
+    if standby and not address[1]:
+        raise typer.BadParameter(
+            f"--listen {listen}: with --standby give a port, where sites look for either"
+        )
     if scenario is None:
         service = _service(
             overlay, sites, route, measure, keep_plan, links_bps, pace, updates, model_mb
@@ -224,12 +230,6 @@ def scheduler(
             )
         if journal is not None and not service.repairs:
             raise typer.BadParameter("--journal is not for a group with --on-loss abort or --pace")
-        if standby and journal is None:
-            raise typer.BadParameter("--standby needs --journal, the other scheduler's")
-        if standby and not address[1]:
-            raise typer.BadParameter(
-                f"--listen {listen}: with --standby give a port, where sites look for either"
-            )
         _tell_of(service.overlay, (), tell)
         from anabranch.group.serve import Process, serve
 
@@ -253,13 +253,8 @@ def scheduler(
     for option, given in (("--overlay", overlay), ("--sites", sites), ("--pace", pace)):
         if given is not None:
             raise typer.BadParameter(f"{option} is for a group; the scenario says it itself")
-    for option, is_given in (
-        ("--begin-with", begin_with is not None),
-        ("--journal", journal is not None),
-        ("--standby", standby),
-    ):
-        if is_given:
-            raise typer.BadParameter(f"{option} is for a group, not for a scenario's run")
+    if begin_with is not None:
+        raise typer.BadParameter("--begin-with is for a group, not for a scenario's run")
     if log is None:
         raise typer.BadParameter("--log is missing: the event log of the run")
     if route and not route.isdigit():
@@ -278,8 +273,10 @@ def scheduler(
         # What a process says that another has started ends with its account.
         (lambda line: None) if stop_with_stdin else tell,
         credentials,
-        stop_with_stdin=stop_with_stdin,
-        watching=replace(watching, progress_s=None) if stop_with_stdin else watching,
+        journal,
+        standby,
+        stop_with_stdin,
+        replace(watching, progress_s=None) if stop_with_stdin else watching,
     )
     run_scheduler(
         runs[index],

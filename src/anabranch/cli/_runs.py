@@ -16,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from anabranch._paths import parts_of
 from anabranch._text import say
 from anabranch._typed_toml import tag_of
 from anabranch.cli._app import app, console, ending_on_interrupt, tell_of
@@ -100,6 +101,16 @@ def metrics_at(text: str) -> Address:
         raise typer.BadParameter(f"--metrics: {error}") from None
 
 
+JournalOption = Annotated[
+    bool,
+    typer.Option(
+        "--journal",
+        help="Keep a journal beside each log, and start a scheduler again that is killed: the run "
+        "goes on, and the log with -2 in its name has the rest.",
+    ),
+]
+
+
 @app.command()
 def run(
     scenario: ScenariosArgument,
@@ -109,6 +120,7 @@ def run(
     checkpoint_every: SaveOption = None,
     resume: ResumeOption = None,
     metrics: MetricsOption = None,
+    journal: JournalOption = False,
 ) -> None:
     """Run scenarios on this machine: real processes and connections, links held to their rates."""
     if metrics is not None:
@@ -120,7 +132,7 @@ def run(
                 "which Prometheus cannot reach; leave one out"
             )
     folder = new_folder(out, scenario[0].stem)
-    _run(scenario, folder, data_dir, emulate, checkpoint_every, resume, metrics)
+    _run(scenario, folder, data_dir, emulate, checkpoint_every, resume, metrics, journal)
 
 
 @app.command()
@@ -199,14 +211,22 @@ def _run(
     save_every: int | None = None,
     resume: Path | None = None,
     metrics: str | None = None,
+    journal: bool = False,
 ) -> None:
     loaded = [_Loaded(path) for path in paths]  # complains before anything runs
     for each in loaded:
         each.check_real(emulate)
+        if journal:
+            each.check_journal()
         each.check_data(data_dir)
     runs, saved = _resumed(_planned(loaded, folder), save_every, resume)
     execute = partial(
-        _run_locally, emulate=emulate, save_every=save_every, resume=saved, metrics=metrics
+        _run_locally,
+        emulate=emulate,
+        save_every=save_every,
+        resume=saved,
+        metrics=metrics,
+        journal=journal,
     )
     _run_all(runs, execute, data_dir, folder)
 
@@ -262,7 +282,8 @@ def _report(runs: Sequence[_Run], folder: Path) -> list[Path]:
     """Report those runs that ran, and return their logs."""
     from anabranch.record.report import write_report
 
-    logs = [run.log for run in runs if run.log.exists() and any(read_events(run.log))]
+    found = [log for run in runs for log in parts_of(run.log)]
+    logs = [log for log in found if any(read_events(log))]
     if logs:
         print_results(logs)
         report_path = folder / "report.html"
@@ -316,6 +337,12 @@ class _Loaded:
         self._check(scenarios.check_real, self.scenario, self.overlay, emulate)
         if emulate:
             check_emulable(self.overlay)
+
+    def check_journal(self) -> None:
+        """Check that it can outlive its scheduler."""
+        from anabranch.run.control import check_journal
+
+        self._check(check_journal, self.scenario)
 
     def check_simulable(self) -> None:
         """Check that it runs in simulation."""
@@ -383,6 +410,7 @@ def _run_locally(
     save_every: int | None = None,
     resume: Path | None = None,
     metrics: str | None = None,
+    journal: bool = False,
 ) -> None:
     if not console.is_terminal:
         console.print(f"{run.title}, {run.scenario.stop.rounds} rounds")
@@ -394,4 +422,5 @@ def _run_locally(
             save_every=save_every,
             resume=resume,
             metrics=metrics,
+            journal=run.log.with_suffix(".journal") if journal else None,
         )

@@ -63,10 +63,17 @@ WHOLE = Course()
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What the scheduler tells the sites to do."""
+    """What the scheduler tells the sites to do.
+
+    Args:
+        scenario: what runs.
+        course: which of its rounds.
+        away_s: how long a site waits for a scheduler that is gone, at least, seconds.
+    """
 
     scenario: Scenario
     course: Course = WHOLE
+    away_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

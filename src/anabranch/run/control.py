@@ -114,7 +114,7 @@ def run_scheduler(
     Args:
         scenario: what to run, with one route.
         overlay: its overlay.
-        process: how sites are served.
+        process: how sites are served; with a journal, they wait for a scheduler that is gone.
         emulated: the links between the sites keep their rates by themselves, so no site has to.
         began: called when the run begins.
         course: which of the scenario's rounds the run makes, and when sites save.
@@ -122,13 +122,16 @@ def run_scheduler(
     Raises:
         RunAborted: the run ended early; says who or what caused it.
         LogError: the log cannot be created.
-        ScenarioError: the scenario needs a simulated world, or cannot be saved.
+        ScenarioError: the scenario needs a simulated world, or cannot be saved or kept in a
+            journal.
     """
     here = emulated or is_loopback(process.listen[0])
     if scenario.shaped is None:
         scenario = msgspec.structs.replace(scenario, shaped=here)
     check_real(scenario, overlay, emulated)
     check_course(scenario, course)
+    if process.journal is not None:
+        check_journal(scenario)
     service = service_of(scenario, overlay, float(os.cpu_count() or 1) if here else math.inf)
     held = msgspec.structs.replace(scenario, shaped=scenario.shaped or emulated)
     unheld = msgspec.structs.replace(scenario, shaped=scenario.shaped and not emulated)
@@ -140,7 +143,7 @@ def run_scheduler(
         _note_faults(log, scheduler, scenario)
 
     program = Program(
-        work=work_of(unheld, course),
+        work=work_of(unheld, course, 0.0 if process.journal is None else service.away_s),
         plan=plan,
         first=first_event(
             held, service, plan, world, started_at.isoformat(timespec="seconds"), course
@@ -151,12 +154,14 @@ def run_scheduler(
 
 
 def _note_faults(log: RunLog, scheduler: Scheduler, scenario: Scenario) -> None:
-    """Write down what happens by a run's script, from its beginning on.
+    """Write down what happens by a run's script, from now on.
 
-    Sites carry it out; the scheduler stands still itself where the script says so.
+    Sites carry it out; the scheduler stands still itself where the script says so. One that was
+    started again leaves out what happened before: the one before it did that.
     """
     loop = asyncio.get_running_loop()
-    began_s = loop.time()
+    since_start_s = scheduler.since_start_s()
+    began_s = loop.time() - since_start_s
 
     def at(at_s: float, callback: Callable[[Scripted], None], what: Scripted) -> None:
         loop.call_at(began_s + at_s, callback, what)
@@ -169,7 +174,7 @@ def _note_faults(log: RunLog, scheduler: Scheduler, scenario: Scenario) -> None:
             stand_still(what.action.for_s)
 
     for each in script_of(scenario, scheduler.overlay):
-        play(each.moments(), at, happen)
+        play((moment for moment in each.moments() if moment[0] >= since_start_s), at, happen)
 
 
 def service_of(scenario: Scenario, overlay: Overlay, cores: float | None = None) -> Service:
@@ -254,9 +259,24 @@ def _known_elements(scenario: Scenario, overlay: Overlay) -> int | None:
         raise ScenarioError(f"task.model: {error}") from None
 
 
-def work_of(scenario: Scenario, course: Course) -> str:
-    """Return what sites of a scenario are told on joining."""
-    return msgspec.json.encode(Job(scenario=scenario, course=course)).decode()
+def work_of(scenario: Scenario, course: Course, away_s: float = 0.0) -> str:
+    """Return what sites of a scenario are told on joining; see :class:`Job`."""
+    return msgspec.json.encode(Job(scenario=scenario, course=course, away_s=away_s)).decode()
+
+
+def check_journal(scenario: Scenario) -> None:
+    """Check that a run can outlive its scheduler.
+
+    Raises:
+        ScenarioError: it cannot; says why.
+    """
+    if scenario.is_served or scenario.gossip is not None:
+        raise ScenarioError("a journal is for sites that all-reduce, not where they gossip or push")
+    if scenario.on_loss == "abort":
+        raise ScenarioError(
+            'a journal needs on_loss = "complete" or "retry": a scheduler that was started again '
+            "completes what was under way as where a site is lost"
+        )
 
 
 def ending_with(service: Service, scenario: Scenario, plan: Plan) -> Service:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -66,6 +67,7 @@ def run_locally(
     save_every: int | None = None,
     resume: Path | None = None,
     metrics: str | None = None,
+    journal: Path | None = None,
 ) -> None:
     """Run a scenario on this machine, one process for the scheduler and one for each site.
 
@@ -85,6 +87,8 @@ def run_locally(
         save_every: rounds between two checkpoints; None for none.
         resume: the folder of the round to go on after; None to begin at the first.
         metrics: where the scheduler shows metrics, as its option says; not where it emulates.
+        journal: the file by which a scheduler that is killed is started again, and finds its sites;
+            None for a run that ends with it.
 
     Raises:
         RunAborted: the run failed; says who or what caused it.
@@ -110,8 +114,22 @@ def run_locally(
                 env={**os.environ, TOKEN_VARIABLE: token},
                 start_new_session=True,  # Ctrl-C reaches us alone; we end the others in order
             )
-            processes.append(_Process(name, popen, stderr))
-            return processes[-1]
+            return _Process(name, popen, stderr)
+
+        def start_scheduler(*options: str) -> tuple[_Process, str]:
+            """Start it; return it, and where it listens, empty where it has ended at once."""
+            scheduler = start(
+                "the scheduler",
+                None,
+                "scheduler",
+                *options,
+                "--",
+                str(scenario),
+                stdout=subprocess.PIPE,
+            )
+            processes[:1] = [scheduler]
+            assert scheduler.popen.stdout is not None
+            return scheduler, scheduler.popen.stdout.readline().strip()
 
         options = ["--stop-with-stdin", "--route", str(route), "--log", str(log)]
         if save_every is not None:
@@ -122,17 +140,12 @@ def run_locally(
             options += ["--metrics", metrics]
         if wan is not None:
             options += ["--emulated", "--listen", f"{wan.control_address}:0", "--insecure"]
-        scheduler = start(
-            "the scheduler",
-            None,
-            "scheduler",
-            *options,
-            "--",
-            str(scenario),
-            stdout=subprocess.PIPE,
-        )
-        assert scheduler.popen.stdout is not None
-        address = scheduler.popen.stdout.readline().strip()
+        if journal is not None:
+            options += ["--journal", str(journal)]
+        scheduler, address = start_scheduler(*options)
+        again = None
+        if journal is not None:
+            again = partial(start_scheduler, *options, "--listen", address)
         if not address:
             scheduler.popen.wait()
             raise RunAborted(scheduler.account())
@@ -147,30 +160,52 @@ def run_locally(
         for index, site in enumerate(overlay.sites):
             there = [] if wan is None else ["--host", wan.addresses[index], "--insecure"]
             # After "--" a name that begins with a hyphen is no option.
-            start(f"site {site.name}", index, "site", *options, *there, "--", site.name)
+            name = f"site {site.name}"
+            processes.append(start(name, index, "site", *options, *there, "--", site.name))
         on_started({process.name: process.popen.pid for process in processes})
-        _wait(processes, on_tick, wan)
+        _wait(processes, on_tick, wan, again)
         if wan is not None and (busy := wan.relay_busy) is not None:
             append_after(log, LinksEmulated(at_s=0.0, relay_busy=busy))
 
 
 def _wait(
-    processes: list[_Process], on_tick: Callable[[], None], wan: Emulation | None = None
+    processes: list[_Process],
+    on_tick: Callable[[], None],
+    wan: Emulation | None,
+    start_again: Callable[[], tuple[_Process, str]] | None,
 ) -> None:
     """Return when every process has ended well; raise RunAborted if one has not.
 
     Once the run has begun, it is the scheduler that knows whether it goes on without a site.
+
+    Args:
+        processes: the scheduler's, and those of the sites.
+        on_tick: see :func:`run_locally`.
+        wan: whose links begin to be held with the run; None where none are.
+        start_again: starts a scheduler that was killed since its run began, or since it was back
+            in its run; None where the run ends with it.
     """
     scheduler = processes[0]
     said = scheduler.popen.stdout
     assert said is not None
     begins = [said]
+    has_begun = False
     failed_s: float | None = None
     first: _Process | None = None
     while running := [process for process in processes if process.popen.poll() is None]:
+        if start_again is not None and not begins and (scheduler.popen.poll() or 0) < 0:
+            _close(scheduler)
+            scheduler, address = start_again()
+            said = scheduler.popen.stdout
+            assert said is not None
+            begins = [said]
+            if not address:  # it has ended at once, and says why
+                begins, start_again = [], None
+            continue
         if first is None:
             # Whether a run goes on without a site is for the scheduler to say, unless all are gone.
-            judges = processes if begins or running == [scheduler] else [scheduler]
+            is_beginning = begins and not has_begun
+            judges = processes if is_beginning or running == [scheduler] else [scheduler]
             first = next((p for p in judges if p.popen.returncode not in (None, 0)), None)
             failed_s = time.monotonic()
         elif failed_s is not None and time.monotonic() - failed_s > _MERCY_S:
@@ -185,10 +220,11 @@ def _wait(
             line = said.readline().strip()
             if line == BEGAN:
                 begins = []
-                if wan is not None:
+                if wan is not None and not has_begun:
                     wan.begin()
+                has_begun = True
             elif not line:
-                begins = []  # the scheduler has ended
+                begins, start_again = [], None  # the scheduler has ended before it was in its run
     on_tick()
     if scheduler.popen.returncode == 0:
         return
@@ -209,15 +245,20 @@ def _processes() -> Iterator[list[_Process]]:
     finally:
         _stop(processes, _MERCY_S)
         for process in processes:
-            for stream in (process.popen.stdin, process.popen.stdout, process.stderr):
-                if stream is not None:
-                    stream.close()
+            _close(process)
+
+
+def _close(process: _Process) -> None:
+    for stream in (process.popen.stdin, process.popen.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
 
 
 def _stop(processes: list[_Process], mercy_s: float) -> None:
     """End whatever still runs: the scheduler in order, so that its log is whole, then the rest."""
     if processes and processes[0].popen.poll() is None:
-        processes[0].popen.terminate()  # the scheduler tells the sites
+        # It tells the sites. By SIGTERM, one with a journal would leave them to the next.
+        processes[0].popen.send_signal(signal.SIGINT)
         processes[0].popen.send_signal(signal.SIGCONT)  # also where it was stopped
     began_s, given_s = time.monotonic(), _LOG_S
     for process in processes:

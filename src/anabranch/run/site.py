@@ -235,6 +235,7 @@ async def _live(
     try:
         welcome = await agent.join(scheduler, world.patience_s, world.say)
         job = msgspec.json.decode(welcome.work, type=Job)
+        agent.wait_for_scheduler(job.away_s)
         if welcome.is_new and not _comes_back(job.scenario):
             raise RunAborted(
                 f"the run goes on without {name}; sites join again where the model is served, "

@@ -272,6 +272,11 @@ class Channels:
         for book in self._books:
             book.close()
 
+    @property
+    def lasts(self) -> tuple[int, ...]:
+        """By channel, the last exchange that is held; empty where more may follow."""
+        return tuple(book.last for book in self._books if book.last is not None)
+
     def _book(self, site: int, channel: int) -> ExchangeBook:
         if not 0 <= channel < len(self._books) or site not in self._books[channel].members:
             raise OutOfPlaceMessage(f"{self._name(site)} is no member of channel {channel}")
@@ -621,6 +626,7 @@ class Channels:
         subgroups: Sequence[Subgroup],
         latest_exchange: int,
         contributions: Mapping[tuple[int, int], Collection[Contribution]],
+        lasts: Sequence[int] = (),
     ) -> Outcome:
         """Go on from what sites say of their calls, where what was known of them is lost.
 
@@ -633,6 +639,7 @@ class Channels:
             subgroups: the channels from 1 on.
             latest_exchange: no exchange before had a higher number.
             contributions: as they were, of exchanges that had been interrupted before.
+            lasts: by channel, the last exchange that is held, where that was decided before.
         """
         outcome = Outcome()
         self._counter.latest = latest_exchange
@@ -646,6 +653,8 @@ class Channels:
             for channel, each in enumerate(subgroups, 1)
             if each.is_current
         }
+        for book, last in zip(self._books, lasts, strict=False):  # others are open
+            book.close(last)
         for channel, book in enumerate(self._books):
             said = {
                 site: each
@@ -740,6 +749,8 @@ class Channels:
             for exchange in standing.exchanges:
                 if exchange.number in settled:
                     outcome.say.append((site, settled[exchange.number]))
+                elif exchange.number not in failed and not book.holds(exchange.number):
+                    outcome.say.append((site, NoMoreRounds(exchange.number)))
             for gathering in standing.gatherings:
                 for answer in gathered.values():
                     is_let_in = isinstance(answer, Admitted) and site in answer.newcomers

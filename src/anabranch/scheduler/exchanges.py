@@ -313,10 +313,23 @@ class ExchangeBook:
         """
         self.plans.replace(plan, elements)
 
-    def close(self) -> None:
-        """Hold no exchange that no member has asked for yet; those under way run to their end."""
+    def close(self, last: int | None = None) -> None:
+        """Hold no exchange that no member has asked for yet; those under way run to their end.
+
+        Args:
+            last: the last one that is held, where that was decided before; None for the latest.
+        """
         if self._last is None:
-            self._last = self.latest
+            self._last = self.latest if last is None else last
+
+    @property
+    def last(self) -> int | None:
+        """The last exchange that is held; None where more may follow."""
+        return self._last
+
+    def holds(self, number: int) -> bool:
+        """Return whether an exchange is held, or may be."""
+        return self._last is None or number <= self._last
 
     def request(
         self, site: int, number: int, signature: Signature, refusal: str = ""
@@ -340,7 +353,7 @@ class ExchangeBook:
             raise OutOfPlaceMessage(
                 f"site {site} asks for exchange {number} after {self._asked[site]}"
             )
-        if self._last is not None and number > self._last:
+        if not self.holds(number):
             return None
         mixed = self._count(Made(site, Kind.EXCHANGE, signature))
         self._asked[site] = number
@@ -489,7 +502,7 @@ class ExchangeBook:
                     answers.append(
                         Abandoned(site, number, exchange.exchange, False, failed[number])
                     )
-                elif number not in settled:
+                elif number not in settled and self.holds(number):
                     self._take_up(site, exchange)
             for gathering in each.gatherings:
                 kind = Kind.ADMIT if gathering.admits else Kind.GATHER

@@ -95,6 +95,8 @@ class JournalKeeper:
             began_at_s=self._began_at_s,
             listen=self.listens_at,
             rates=self._rates(),
+            stopped=run.stopped,
+            lasts=channels.lasts,
         )
         data = memories.encode(memory)
         if data != self._written:

@@ -47,6 +47,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         began_at_s: when the run began, by the journal's clock.
         listen: where the scheduler does.
         rates: what is believed of the links that were measured: each link's target, and the rest.
+        stopped: why the run is to end before its last round, or None.
+        lasts: by channel, the last exchange that is held; empty where the run is not stopped.
     """
 
     overlay_toml: str
@@ -66,6 +68,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     began_at_s: float
     listen: tuple[str, int]
     rates: tuple[tuple[int, LinkRate], ...] = ()
+    stopped: str | None = None
+    lasts: tuple[int, ...] = ()
 
     @property
     def losses(self) -> Losses:

@@ -63,6 +63,7 @@ class Resumption:
         run.members.restore(memory.addresses, memory.incarnations)
         run.losses = memory.losses
         run.lives.restore(memory.lost, memory.left, memory.departed)
+        run.stopped = memory.stopped
         run.buffer_elements = memory.elements
         run.started_s = run.now_s() - since_began_s
         planning.recall(memory.rates)
@@ -117,7 +118,10 @@ class Resumption:
             self._memory.subgroups,
             self._memory.latest_exchange,
             {(each.channel, each.number): each.contributions for each in self._memory.interrupted},
+            self._memory.lasts,
         )
+        if run.stopped is not None:  # now that it is known which calls have been made
+            run.channels.close()
         self._planning.begin_again()
         plan = self._planning.for_the_rest()
         run.channels.issue(plan)

@@ -93,6 +93,7 @@ class Run:
         buffer_elements: of the first buffer; None before a site has said.
         patience_s: how long a broken connection may take to come back, as sites know it.
         started_s: when the run began, by the loop's clock; None before.
+        stopped: why the run is to end before its last round, or None.
         returning: who comes back, while a scheduler that was started again finds its group.
         tally: what has happened so far, in numbers.
         end: done once the run has ended, in whichever way.
@@ -125,6 +126,7 @@ class Run:
         self.buffer_elements: int | None = None
         self.patience_s = LEAST_PATIENCE_S
         self.started_s: float | None = None
+        self.stopped: str | None = None
         self.returning: Returning | None = None
         self.tally = Tally()
         self._loop = asyncio.get_running_loop()  # whose clock is asked after its end, too

@@ -121,7 +121,6 @@ class Scheduler:
         overlay: see above.
         members: who has joined.
         channels: what they exchange and gather.
-        stopped: why the run is to end before its last round, or None.
     """
 
     def __init__(
@@ -161,7 +160,6 @@ class Scheduler:
         self._listener: Listener
         self._listens_at = None if memory is None else memory.listen
         self.overlay = overlay
-        self.stopped: str | None = None
         self._refusals = RefusalLimit()
         self._first_ready = 0  # which site was
 
@@ -369,6 +367,11 @@ class Scheduler:
         self._run.note(*happened)
 
     @property
+    def stopped(self) -> str | None:
+        """Why the run is to end before its last round, or None."""
+        return self._run.stopped
+
+    @property
     def why_short(self) -> str | None:
         """What a run came short of that was not stopped: updates, or a model that they changed."""
         if self._pace is None:
@@ -409,16 +412,19 @@ class Scheduler:
 
     def stop(self, reason: str) -> None:
         """Hold no further round; the run then ends in good order. Only the first reason counts."""
-        if self.stopped is None and not self._run.is_over:
-            self.stopped = reason
-            self.channels.close()
+        run = self._run
+        if run.stopped is None and not run.is_over:
+            run.stopped = reason
+            if run.returning is None:  # else once sites have said which calls they have made
+                self.channels.close()
+            self._keeper.remember()
             if self._pace is not None:
                 self._pace.book.close()
 
     def stop_gossip(self, reason: str) -> None:
         """Let sites that gossip make no further step; the run then ends in good order."""
         if self.stopped is None and not self._run.is_over:
-            self.stopped = reason
+            self._run.stopped = reason
             self._run.broadcast(Stopping())
 
     # --- what sites say
