@@ -32,7 +32,7 @@ if _TYPE_CHECKING:
     from anabranch.learn.averaging import Outer
     from anabranch.net.errors import LinkError, NetError, RunAborted
     from anabranch.period import Moved
-    from anabranch.site.collectives import ExchangeError
+    from anabranch.site.collectives import ExchangeError, RunEnded
 else:
     __getattr__, __dir__ = _lazy(
         __name__,
@@ -52,7 +52,7 @@ else:
             "learn.averaging": ["Outer"],
             "net.errors": ["LinkError", "NetError", "RunAborted"],
             "period": ["Moved"],
-            "site.collectives": ["ExchangeError"],
+            "site.collectives": ["ExchangeError", "RunEnded"],
         },
     )
 
@@ -68,6 +68,7 @@ __all__ = [
     "NetError",
     "Outer",
     "RunAborted",
+    "RunEnded",
     "Service",
     "Stats",
     "__version__",

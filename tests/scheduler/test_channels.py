@@ -165,10 +165,10 @@ def test_once_closed_no_further_exchange_is_held() -> None:
     channels = make()
     channel = subgroup(channels, (0, 1))
     request(channels, 0, 1)
-    channels.close()
+    channels.close("5 s are over")
     assert [type(said) for _, said in request(channels, 1, 1).say] == [Grant]
-    assert request(channels, 0, 2).say == [(0, NoMoreRounds(2))]
-    assert request(channels, 0, 1, channel).say == [(0, NoMoreRounds(1))]
+    assert request(channels, 0, 2).say == [(0, NoMoreRounds(2, "5 s are over"))]
+    assert request(channels, 0, 1, channel).say == [(0, NoMoreRounds(1, "5 s are over"))]
 
 
 # --- subgroups

@@ -254,6 +254,14 @@ class Group:
         return self._present.index(self._member.index)
 
     @property
+    def is_over(self) -> bool:
+        """Whether the run has ended in good order, by a rule of the scheduler's or after the last
+        update, as a call of this site's has told: one that raised :class:`anabranch.RunEnded`, or
+        a :meth:`pull` that returned False.
+        """
+        return self._member.is_over
+
+    @property
     def size(self) -> int:
         """How many members there are."""
         return len(self._present)
@@ -323,6 +331,8 @@ class Group:
             ExchangeError: members disagree on size, type or op, or another one gathers in place of
                 this call, and it names two of them; or a member has left; or members' models
                 differ before the first step, see :attr:`on_unlike`. The tensors are as they were.
+                :class:`anabranch.RunEnded`, which is one, where the run is over by a rule: then no
+                member has made this call, and all hold the result of the one before.
             RunAborted: the group has ended; names who or what caused it. What the tensors hold is
                 undefined then, and may change until the group is closed.
         """

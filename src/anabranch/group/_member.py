@@ -36,7 +36,7 @@ from anabranch.net.tls import Credentials
 from anabranch.record import events
 from anabranch.site.agent import SiteAgent, Transport
 from anabranch.site.arithmetic import Flat
-from anabranch.site.collectives import ExchangeError
+from anabranch.site.collectives import RunEnded
 from anabranch.site.control import RoundsOver
 from anabranch.site.dataplane import LIMITS as DATA_LIMITS
 from anabranch.site.meter import Meter
@@ -61,11 +61,11 @@ async def now(call: Callable[[], Any]) -> Any:
 
 
 async def ending(awaitable: Any) -> Any:
-    """Say in plain words that no further exchange is held."""
+    """Say to a program that no further exchange is held."""
     try:
         return await awaitable
-    except RoundsOver:
-        raise ExchangeError("the scheduler holds no further exchange; the run is over") from None
+    except RoundsOver as over:
+        raise RunEnded(over.reason or "all sites have finished") from None
 
 
 async def _unless(gives_up: Callable[[], str | None] | None, doing: Coroutine[Any, Any, T]) -> T:
@@ -227,6 +227,11 @@ class Member:
     @cached_property
     def limit_rate_bps(self) -> float:
         return plans.limit_rate_bps(self.overlay)
+
+    @property
+    def is_over(self) -> bool:
+        """See :attr:`anabranch.group._group.Group.is_over`."""
+        return self.agent.is_refused or (self._served is not None and self._served.is_over)
 
     def check_open(self) -> None:
         if self._closed:

@@ -32,7 +32,7 @@ import torch
 from anabranch.group import Group
 from anabranch.group._writing import overwrite
 from anabranch.net.errors import RunAborted
-from anabranch.site.collectives import ExchangeError
+from anabranch.site.collectives import ExchangeError, RunEnded
 
 _SHARED = Path("/dev/shm")
 _DTYPES = {str(each): each for each in (torch.float32, torch.float16, torch.bfloat16)}
@@ -153,6 +153,8 @@ class _Rank:
 
     def _answer(self, number: int, value: Any, error: BaseException | None) -> None:
         said = None if error is None else [type(error).__name__, str(error)]
+        if isinstance(error, RunEnded):
+            said = ["RunEnded", error.reason]
         with self._lock:
             try:
                 self._connection.send_bytes(msgspec.msgpack.encode([number, value, said]))
@@ -347,6 +349,8 @@ def _error_of(kind: str, text: str) -> Exception:
     """Return an error as the rank that joined had it."""
     if kind == "ExchangeError":
         return ExchangeError(text)
+    if kind == "RunEnded":
+        return RunEnded(text)
     return RunAborted(text if kind == "RunAborted" else f"{kind}: {text}")
 
 

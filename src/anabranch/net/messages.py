@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 24
+WIRE_VERSION = 25
 MOST_GATHERED_BYTES = 1 << 20
 """The largest value that a site may have gathered (:class:`Gather`)."""
 MOST_NAME_CHARACTERS = 200  # of a subgroup, and of what a gathering is for
@@ -931,9 +931,14 @@ class Reformed(Message, frozen=True):
 
 
 class NoMoreRounds(Message, frozen=True):
-    """The answer to a request for an exchange that the scheduler decided not to hold."""
+    """The answer to a request for an exchange that the scheduler decided not to hold.
+
+    Attributes:
+        reason: why.
+    """
 
     number: int
+    reason: str = ""
 
 
 class Stopping(Message, frozen=True):

@@ -209,6 +209,7 @@ class Channels:
         self.result_bytes = 0
         self.incomplete = 0
         self.followers: set[int] = set()
+        self._why_closed = ""
         self._will_follow = False  # those that the state is handed to next
         self._transfers: list[int] = []  # exchanges of all sites that hand the state on
         # Those of exchanges of all sites that were called for and have not begun, by number.
@@ -267,8 +268,13 @@ class Channels:
             return call
         return f"{call} of the subgroup {', '.join(map(self._name, self._books[channel].members))}"
 
-    def close(self) -> None:
-        """Hold no further exchange; those under way run to their end."""
+    def close(self, reason: str) -> None:
+        """Hold no further exchange; those under way run to their end.
+
+        Args:
+            reason: why, for sites that ask for one.
+        """
+        self._why_closed = reason
         for book in self._books:
             book.close()
 
@@ -300,7 +306,7 @@ class Channels:
             refusal = self._compare_models(site, message, outcome)
         answers = book.request(site, message.number, signature, refusal)
         if answers is None:
-            outcome.say.append((site, NoMoreRounds(message.number)))
+            outcome.say.append((site, NoMoreRounds(message.number, self._why_closed)))
             return outcome
         if is_first and book is self.all and signature.receivers and self._will_follow:
             self._will_follow = False
@@ -627,6 +633,7 @@ class Channels:
         latest_exchange: int,
         contributions: Mapping[tuple[int, int], Collection[Contribution]],
         lasts: Sequence[int] = (),
+        why_closed: str = "",
     ) -> Outcome:
         """Go on from what sites say of their calls, where what was known of them is lost.
 
@@ -640,7 +647,9 @@ class Channels:
             latest_exchange: no exchange before had a higher number.
             contributions: as they were, of exchanges that had been interrupted before.
             lasts: by channel, the last exchange that is held, where that was decided before.
+            why_closed: why no further one is.
         """
+        self._why_closed = why_closed
         outcome = Outcome()
         self._counter.latest = latest_exchange
         self._lost.update(lost)
@@ -750,7 +759,7 @@ class Channels:
                 if exchange.number in settled:
                     outcome.say.append((site, settled[exchange.number]))
                 elif exchange.number not in failed and not book.holds(exchange.number):
-                    outcome.say.append((site, NoMoreRounds(exchange.number)))
+                    outcome.say.append((site, NoMoreRounds(exchange.number, self._why_closed)))
             for gathering in standing.gatherings:
                 for answer in gathered.values():
                     is_let_in = isinstance(answer, Admitted) and site in answer.newcomers

@@ -119,9 +119,10 @@ class Resumption:
             self._memory.latest_exchange,
             {(each.channel, each.number): each.contributions for each in self._memory.interrupted},
             self._memory.lasts,
+            run.stopped or "",
         )
         if run.stopped is not None:  # now that it is known which calls have been made
-            run.channels.close()
+            run.channels.close(run.stopped)
         self._planning.begin_again()
         plan = self._planning.for_the_rest()
         run.channels.issue(plan)

@@ -404,6 +404,11 @@ class SiteAgent:
         self._scheduler.wait_longer(patience_s)
 
     @property
+    def is_refused(self) -> bool:
+        """Whether the run has ended in good order, and a call was refused for that."""
+        return self._collectives.are_over
+
+    @property
     def is_over(self) -> bool:
         """Whether the run is over for this site, before its end."""
         return self._scheduler.is_over

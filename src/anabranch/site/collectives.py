@@ -70,6 +70,18 @@ class ExchangeError(NetError):
     """An exchange or gathering ended without a result, for every member; the group goes on."""
 
 
+class RunEnded(ExchangeError):
+    """The run has ended in good order, and this call is not made: its tensors are as they were.
+
+    Args:
+        reason: why it ended, such as the stop rule that said so.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the run is over: {reason}; no further exchange is held")
+        self.reason = reason
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
     """What a site knows of an exchange it took part in.
@@ -171,6 +183,7 @@ class Collectives:
         self._subgroups: dict[tuple[tuple[int, ...], str], asyncio.Future[int]] = {}
         self._underway: dict[int, _Underway] = {}  # by exchange
         self._over = False  # no further exchange is held
+        self._why_over = ""
         self._round_trip_s = 0.0  # to the scheduler, as it last was
         self._site = 0
         self._most_kept_bytes = math.inf
@@ -366,7 +379,7 @@ class Collectives:
         now_s = self._loop.time()
         state.waiting[number] = Asked(now_s, state.calls_made, signature, follows, granted)
         if self._over:
-            granted.set_exception(RoundsOver())
+            granted.set_exception(RoundsOver(self._why_over))
             granted.exception()  # it may never be waited for
         elif self._scheduler.is_over:
             self._scheduler.fail_with(granted)
@@ -558,6 +571,11 @@ class Collectives:
         self._scheduler.say(Gather(channel, number, value, admits, heard, what))
         return future
 
+    @property
+    def are_over(self) -> bool:
+        """Whether the scheduler has refused a call, as it holds no further exchange."""
+        return self._over
+
     def fail_waiting(self, error: Exception) -> None:
         """Let none wait for an answer of the scheduler's that will not come."""
         futures: list[asyncio.Future[Any]] = [*self._subgroups.values()]
@@ -613,7 +631,8 @@ class Collectives:
                 self._exchange_failed(message)
             case NoMoreRounds():
                 self._over = True
-                self.fail_waiting(RoundsOver())
+                self._why_over = message.reason
+                self.fail_waiting(RoundsOver(message.reason))
             case Subgrouped():
                 self._channel(message.channel).take(plans.loads(message.plan_json))
                 self._subgroups[message.members, message.name].set_result(message.channel)

@@ -111,7 +111,15 @@ class Neighbours(Protocol):
 
 
 class RoundsOver(Exception):
-    """The scheduler ended the run in good order: the round that was asked for will not be."""
+    """The scheduler ended the run in good order: the round that was asked for will not be.
+
+    Args:
+        reason: why, where the scheduler says it.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class Control:
