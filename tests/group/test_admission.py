@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 
 import msgspec
 import numpy as np
@@ -213,9 +212,8 @@ def test_a_hostile_members_state_ends_no_newcomer_but_by_name(
         waiting = pool.submit(new.admit, None)
 
         def admit(group: anabranch.Group) -> None:
-            with suppress(anabranch.ExchangeError):
-                while len(group.sites) < 3:
-                    group.admit({"w": np.zeros(2)})
+            while len(group.sites) < 3:
+                group.admit({"w": np.zeros(2)})
 
         going_on = [pool.submit(admit, group) for group in founders]
         with pytest.raises(anabranch.ExchangeError, match="another site's state cannot be read"):
@@ -226,56 +224,74 @@ def test_a_hostile_members_state_ends_no_newcomer_but_by_name(
         pool.each(lambda group: group.close(), founders)
 
 
-def test_states_that_differ_are_named() -> None:
+@pytest.fixture
+def pair_and_newcomer() -> Iterator[tuple[Threads, list[anabranch.Group], anabranch.Group]]:
+    """Return threads, two founders that hold a state, and a site that has joined meanwhile."""
     service = anabranch.Service(_local._complete(3), awareness=None, deal=ByShare(), begin_with=2)
     with Threads(3) as pool, _local._serving(service) as (address, token):
         names = ["site0", "site1"]
         founders = pool.each(lambda name: anabranch.join(address, name, token=token), names)
         pool.each(lambda group: group.admit({"w": np.zeros(2)}), founders)
         new = anabranch.join(address, "site2", token=token)
-        waiting = pool.submit(new.admit, None)
-
-        def admit(group: anabranch.Group) -> str:
-            for _ in range(200):
-                try:
-                    group.admit({"w": np.zeros(2 + group.rank)})
-                except anabranch.ExchangeError as error:
-                    return str(error)
-            return "no error"
-
-        said = pool.each(admit, founders)
-        assert "the states of site0 and site1 differ in their tensors" in said[0]
-        assert said[0] == said[1] == str(waiting.exception())
+        yield pool, founders, new
         pool.each(lambda group: group.close(), [*founders, new])
 
 
-def test_a_state_that_cannot_be_handed_on_is_named_everywhere_and_the_group_goes_on() -> None:
-    service = anabranch.Service(_local._complete(3), awareness=None, deal=ByShare(), begin_with=2)
-    with Threads(3) as pool, _local._serving(service) as (address, token):
-        names = ["site0", "site1"]
-        founders = pool.each(lambda name: anabranch.join(address, name, token=token), names)
-        pool.each(lambda group: group.admit({"w": np.zeros(2)}), founders)
-        new = anabranch.join(address, "site2", token=token)
-        waiting = pool.submit(new.admit, None)
+def _state_of(group: anabranch.Group, problem: str) -> dict[str, object]:
+    if problem == "no state can hold it" and group.rank:
+        return {"w": np.zeros(2), "odd": object()}
+    if problem == "it raises" and group.rank:
+        raise KeyError("odd")
+    return {"w": np.zeros(2 + (problem == "they differ") * group.rank), "odd": 3}
 
-        def admit(group: anabranch.Group) -> str:
-            for _ in range(200):
-                try:
-                    group.admit({"w": np.zeros(2), "odd": object()} if group.rank else fine)
-                except (anabranch.ExchangeError, ValueError) as error:
-                    return str(error)
-            return "no error"
 
-        fine = {"w": np.zeros(2), "odd": 3}
-        said = pool.each(admit, founders)
-        assert said[1].startswith("state['odd'] is a object")
-        assert said[0] == str(waiting.exception())
-        assert said[0].startswith("site1 cannot hand its state on: ValueError: state['odd'] is a")
-        found = pool.each(lambda group: group.admit(fine), [*founders, new])
-        assert found[:2] == [None, None]
-        assert found[2] is not None
-        assert found[2]["odd"] == 3
-        pool.each(lambda group: group.close(), [*founders, new])
+@pytest.mark.parametrize(
+    ("problem", "named"),
+    [
+        ("they differ", "the states of site0 and site1 differ in their tensors"),
+        (
+            "no state can hold it",
+            "site1 cannot hand its state on: ValueError: state['odd'] is a object",
+        ),
+        ("it raises", "site1 cannot hand its state on: KeyError: 'odd'"),
+    ],
+)
+def test_a_holder_whose_state_cannot_be_handed_on_fails_no_other_holder(
+    pair_and_newcomer: tuple[Threads, list[anabranch.Group], anabranch.Group],
+    problem: str,
+    named: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pool, founders, new = pair_and_newcomer
+    waiting = pool.submit(new.admit, None)
+
+    def admit(group: anabranch.Group) -> object:
+        while group.size < 3:
+            found = group.admit(lambda: _state_of(group, problem))
+        return found
+
+    assert pool.each(admit, founders) == [None, None]
+    assert isinstance(waiting.exception(), anabranch.ExchangeError)
+    assert named in str(waiting.exception())
+    for site in "site0", "site1":
+        said = f"{site}: site2 did not get the state of training, and this site goes on: {named}"
+        assert [each for each in caplog.messages if each.startswith(said)]
+    # It may ask again, and gets the state where the members have mended theirs.
+    found = pool.each(lambda group: group.admit({"odd": 3}), [*founders, new])
+    assert found == [None, None, {"odd": 3}]
+
+
+def test_a_group_does_not_begin_with_a_state_that_cannot_be_handed_on() -> None:
+    with local(2) as groups:
+        said = at_each(groups, _error_of_admit)
+        assert said[0].startswith("ValueError: state is a object")
+        assert said[1].startswith("ExchangeError: site0 cannot hand its state on: ValueError")
+
+
+def _error_of_admit(group: anabranch.Group) -> str:
+    with pytest.raises((ValueError, anabranch.ExchangeError)) as caught:
+        group.admit(object())
+    return f"{caught.type.__name__}: {caught.value}"
 
 
 def test_a_subgroup_lets_no_site_in() -> None:

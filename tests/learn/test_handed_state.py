@@ -218,8 +218,10 @@ def test_a_description_that_is_too_long_is_refused() -> None:
 @pytest.mark.parametrize("said", [None, [], [1, 2, 3], [b"", b""], {"shape": 1}])
 def test_what_is_said_of_a_state_is_read_or_refused(said: Any) -> None:
     with pytest.raises(UnreadableState, match="what it says of its state cannot be read"):
-        read_told(said)
-    assert read_told([b"shape", b"skeleton", ""]).skeleton == b"skeleton"
+        read_told(msgspec.msgpack.encode(said))
+    with pytest.raises(UnreadableState, match="what it says of its state cannot be read"):
+        read_told(b"")
+    assert read_told(msgspec.msgpack.encode([b"shape", b"skeleton", ""])).skeleton == b"skeleton"
 
 
 def test_nesting_is_bounded_where_a_state_is_handed_on_as_where_it_comes() -> None:

@@ -36,18 +36,17 @@ from anabranch.group._tensors import (
     several,
 )
 from anabranch.group._watch import Watch
-from anabranch.learn.handed_state import Packed, Told, Unpacked, UnreadableState, read_told
+from anabranch.group.hand_over import NoneHasIt, Offer
 from anabranch.net import addresses
 from anabranch.net.messages import (
     MOST_GATHERED_BYTES,
     MOST_NAME_CHARACTERS,
-    Admitted,
     Gathered,
     Model,
 )
 from anabranch.net.tls import Credentials, identity_of
 from anabranch.site.arithmetic import MOST_INTEGER, check_integers
-from anabranch.site.collectives import ExchangeError, Round
+from anabranch.site.collectives import Round
 from anabranch.site.reduction import weight_of
 from anabranch.site.terms import Op, Terms, Wire
 
@@ -68,7 +67,6 @@ _NOT_ALIKE = (
     "different models: call group.broadcast(model) before, or group.verify(model) to compare them"
 )
 _MOST_DIGESTS = 1 << 19  # bytes, of tensors that are compared one by one where models differ
-_MOST_TOLD = 2000  # characters of an error that others are told
 _CHECKED = 1 << 18  # elements at a time, so that masks stay small
 _REMEMBERED = 64  # exchanges of which `stats` tells
 
@@ -167,10 +165,6 @@ class Handle:
         """What is known of the exchange: its number, plan version and duration; waits for it."""
         self.wait()
         return self._future.result()
-
-
-class _NoneHasIt(Exception):
-    """No site is left that has the state of training."""
 
 
 class Group:
@@ -429,7 +423,6 @@ class Group:
         buffer: Tensors,
         terms: Terms,
         weight: float,
-        is_awaited: bool = True,
         calls: bool = False,
         unfit: str = "",
         model: Model | None = None,
@@ -451,7 +444,7 @@ class Group:
                 _log.warning("%s: %s", self.site, said)
             return done
 
-        future = self._member.begin(ending(exchange()), is_awaited)
+        future = self._member.begin(ending(exchange()))
         return Handle(future, buffer, self._names, partial(self._are_left, self._admissions))
 
     def all_gather(self, value: Any) -> list[Any]:
@@ -500,7 +493,7 @@ class Group:
             names = [self._names[site] for site in gathered.members]
             return dict(zip(names, gathered.values, strict=True))
 
-        return self._member.begin(gather(), is_awaited=True)
+        return self._member.begin(gather())
 
     def _gather(self, data: bytes, what: str = "") -> Coroutine[Any, Any, Gathered]:
         agent = self._member.agent_for_exchanges()
@@ -712,104 +705,36 @@ class Group:
             The members' state where this site is new; None where it has it.
 
         Raises:
-            ValueError: the state has something else in it; says where.
-            ExchangeError: members' states differ in their tensors' names, types or shapes, or
-                another member makes another call; names it.
+            ValueError: the group begins, and the state has something else in it; says where.
+            ExchangeError: this site is new, and a member's state has something else in it, or
+                members' states differ in their tensors' names, types or shapes; names the members,
+                which go on and log it. Or another member makes another call; names it.
             RunAborted: the group has ended; names who or what caused it.
         """
         if self._channel:
             raise ValueError("a subgroup lets no site in; call admit() of the whole group")
         agent = self._member.agent_for_admission()
         self._is_hint_due = False
+        found = None
         while True:
             admitted = self._member.thread.run(ending(agent.admit()))
             self._present = admitted.members
             self._admissions += 1
-            found = None
-            if admitted.newcomers:
-                if self._watch is not None:
-                    self._watch.let_in(admitted.follows)
-                try:
-                    found = self._hand_on(state, admitted)
-                except _NoneHasIt:
-                    continue  # the only site that had it is lost: another one's counts
-            if not agent.holds_state:
-                self._member.thread.run(now(agent.has_state))
-            return None if found is None else found.state()
-
-    def _hand_on(self, state: Any, admitted: Admitted) -> Unpacked | None:
-        """Hand the state to those that have none of it; return what has come, if this is one."""
-        packed: Packed | None = None
-        others_go_on = admitted.follows and self._member.index in admitted.holders
-        if self._member.index in admitted.holders:
+            if not admitted.newcomers:
+                break
+            if self._watch is not None:
+                self._watch.let_in(admitted.follows)
+            offer = Offer(state) if self._member.index in admitted.holders else None
             try:
-                packed = Packed(state() if callable(state) else state)
-            except Exception as error:
-                # The others must not wait for it: this call fails at all of them.
-                self.all_gather([b"", b"", f"{type(error).__name__}: {error}"[:_MOST_TOLD]])
-                raise
-        told = self._told_of_state(packed, admitted.holders)
-        try:
-            unpacked = None if packed is not None else Unpacked(told)
-        except UnreadableState as error:
-            raise ExchangeError(str(error)) from None
-        arrays = (packed or unpacked).arrays  # type: ignore[union-attr]
-        if not arrays:
-            return unpacked
-        if others_go_on:
-            arrays = [array.copy() for array in arrays]  # the state changes with the next step
-        buffer = Tensors(arrays, Op.COPY)
-        source, receivers = None, admitted.newcomers
-        if len(admitted.holders) == 1 and not admitted.follows:
-            source, receivers = admitted.holders[0], ()
-        terms = Terms(Op.COPY, Wire.FLOAT32, buffer.elements, source, receivers)
-        if others_go_on:
-            self._begin(buffer, terms, 1.0, is_awaited=False)
-            return None
-        try:
-            self._begin(buffer, terms, 1.0).wait()
-        except ExchangeError:
-            if admitted.follows:  # the others that are left have no more than this one
-                raise
-            self.barrier()  # which tells who is left
-            if {*admitted.holders} & {*self._present}:
-                raise
-            raise _NoneHasIt from None
-        return unpacked
-
-    def _told_of_state(self, packed: Packed | None, holders: Sequence[int]) -> Told:
-        """Return what the first member that has the state says of it."""
-        while True:
-            first = next((site for site in self._present if site in holders), None)
-            if first is None:
-                raise _NoneHasIt
-            said = None
-            if packed is not None:
-                is_first = first == self._member.index
-                said = [packed.shape, packed.skeleton if is_first else b"", ""]
-            gathered = self.all_gather(said)
-            everyone = dict(zip(self._present, gathered, strict=True))
-            told: dict[int, Told] = {}
-            for site, each in everyone.items():
-                if each is not None:
-                    try:
-                        told[site] = read_told(each)
-                    except UnreadableState as error:
-                        raise ExchangeError(f"{self._names[site]}: {error}") from None
-            for site, each in told.items():
-                if each.wrong:
-                    raise ExchangeError(
-                        f"{self._names[site]} cannot hand its state on: {each.wrong}"
-                    )
-            if first not in told or not told[first].skeleton:
-                continue  # it was lost meanwhile
-            odd = [site for site, each in told.items() if each.shape != told[first].shape]
-            if odd:
-                raise ExchangeError(
-                    f"the states of {self._names[first]} and {self._names[odd[0]]} differ in their "
-                    "tensors' names, types or shapes; give the same at every site"
-                )
-            return told[first]
+                handed = self._member.hand_over(admitted, offer)
+            except NoneHasIt:
+                continue  # another member's state counts from now on
+            self._present = tuple(site for site in self._present if site in handed.members)
+            found = handed.state
+            break
+        if not agent.holds_state:
+            self._member.thread.run(now(agent.has_state))
+        return found
 
     # --- a model that is served
 

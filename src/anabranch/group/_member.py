@@ -26,9 +26,11 @@ from anabranch.group._packed import MOST_COUNTED
 from anabranch.group._served_memory import ServedMemory
 from anabranch.group._thread import LoopThread
 from anabranch.group._whole import Whole
+from anabranch.group.hand_over import HandedOver, Offer, hand_over
 from anabranch.net.addresses import ListenAt
 from anabranch.net.errors import PeerError, RunAborted
 from anabranch.net.frames import CONTROL_LIMITS
+from anabranch.net.messages import Admitted
 from anabranch.net.network import Address
 from anabranch.net.silence import LANE_HEARTBEAT_S
 from anabranch.net.tcp import CONTROL_SILENCE_S, LANE_SILENCE_S, TcpNetwork, lane_network
@@ -142,7 +144,7 @@ class Member:
         self.steps_told = 0  # that the scheduler was told a loss of
         self._served: ServedMemory | None = None
         self._under_way: set[Future[Any]] = set()  # calls
-        self._handing_on: set[Future[Any]] = set()  # the state, while others go on
+        self._handing_on: set[asyncio.Task[None]] = set()  # the state, while others go on
         self._closing = threading.RLock()  # held where the loop's thread is not to end
         self._leaving: Future[None] | None = None
         try:
@@ -252,18 +254,26 @@ class Member:
         )
         self.agent.report((events.encode(told).encode(),))
 
-    def begin(self, call: Coroutine[Any, Any, T], is_awaited: bool) -> Future[T]:
-        """Start a call in the loop; the site leaves when it has ended.
-
-        Args:
-            call: which.
-            is_awaited: whether it has to end before others are let in.
-        """
+    def begin(self, call: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a call in the loop; others are let in, and this site leaves, once it has ended."""
         future = self.thread.submit(call)
-        under_way = self._under_way if is_awaited else self._handing_on
-        under_way.add(future)
-        future.add_done_callback(under_way.discard)
+        self._under_way.add(future)
+        future.add_done_callback(self._under_way.discard)
         return future
+
+    def hand_over(self, admitted: Admitted, offer: Offer | None) -> HandedOver:
+        """See :func:`anabranch.group.hand_over.hand_over`; this site leaves once all is sent."""
+
+        async def hand() -> HandedOver:
+            names = [site.name for site in self.overlay.sites]
+            handed = await hand_over(self.agent, names, admitted, offer)
+            if handed.sending is not None:
+                self._handing_on.add(handed.sending)
+                handed.sending.add_done_callback(self._handing_on.discard)
+            return handed
+
+        handed: HandedOver = self.thread.run(ending(hand()))
+        return handed
 
     def agent_for_exchanges(self) -> SiteAgent:
         self.check_open()
@@ -441,8 +451,8 @@ class Member:
 
     async def _leave(self) -> None:
         try:
-            under_way = self._under_way | self._handing_on
-            await asyncio.gather(*map(asyncio.wrap_future, under_way), return_exceptions=True)
+            under_way = map(asyncio.wrap_future, self._under_way.copy())
+            await asyncio.gather(*under_way, *self._handing_on, return_exceptions=True)
             if await self.agent.leave():
                 _log.warning(
                     "%s: this site has left, and the others go on without it: its model is not the "

@@ -236,15 +236,15 @@ class Told(msgspec.Struct, array_like=True, frozen=True):
     wrong: str
 
 
-def read_told(said: Any) -> Told:
-    """Read what a site says of its state, as lists and values.
+def read_told(said: bytes) -> Told:
+    """Read what a site says of its state, which is msgpack.
 
     Raises:
         UnreadableState: it is something else.
     """
     try:
-        return msgspec.convert(said, Told)
-    except msgspec.ValidationError as error:
+        return msgspec.msgpack.decode(said, type=Told)
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UnreadableState(f"what it says of its state cannot be read: {error}") from None
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch.cohort import Clients
+from anabranch.group.hand_over import Offer, hand_over
 from anabranch.learn.averaging import bounds
 from anabranch.learn.work import State, averaged_elements, check_finite
 from anabranch.merge import Robust, UpdateFacts, filter_of
@@ -39,14 +40,13 @@ from anabranch.run.checkpoints import Files, Job, Keeper, leave_weights
 from anabranch.run.evaluator import evaluator_of
 from anabranch.run.held_weights import HeldWeights
 from anabranch.run.local_steps import LocalWork
-from anabranch.run.returning import NotHandedOn, get_state, hand_on
 from anabranch.run.scenario import Scenario
 from anabranch.run.work import Assignment, Floats, local_work, make_work, servable
 from anabranch.scheduler.awareness import Passive
 from anabranch.scheduler.chunking import MOST_ELEMENTS
 from anabranch.site.agent import Gossips, SiteAgent, Transport
 from anabranch.site.arithmetic import Flat, Sized
-from anabranch.site.collectives import Round
+from anabranch.site.collectives import ExchangeError, Round
 from anabranch.site.control import RoundsOver
 from anabranch.site.letters import Letters
 from anabranch.site.meter import Meter
@@ -203,6 +203,10 @@ class _Past:
         if self.absence is None:
             self.absence = Absence(now_s, now_s - self._began_s, self._patience_s)
         return self.absence
+
+
+class NotHandedOn(RunAborted):
+    """The other sites cannot hand on their state of training, and go on without this site."""
 
 
 def _comes_back(scenario: Scenario) -> bool:
@@ -451,9 +455,14 @@ class _Site:
         agent = self.agent
         await agent.unless_ended(self._is_reached(past))
         try:
-            state = await get_state(agent, await agent.admit())
+            handed = await hand_over(agent, self.names, await agent.admit(), None)
         except RoundsOver:
             return False
+        except ExchangeError as error:
+            raise NotHandedOn(
+                f"this site cannot come back, and the others go on: {error}"
+            ) from None
+        state = handed.state
         await self.off_the_loop(partial(self._load, state["work"]))
         self.attendance.load(state["attendance"])
         self.handed = state["program"]
@@ -485,9 +494,9 @@ class _Site:
             held = {"work": self._shared(), "program": program()}
             return {**held, "attendance": self.attendance.state()}
 
-        sends = await hand_on(self.agent, admitted, state)
-        if sends is not None:
-            self.handing_on.add(sends)
+        handed = await hand_over(self.agent, self.names, admitted, Offer(state))
+        if handed.sending is not None:
+            self.handing_on.add(handed.sending)
 
     async def has_handed_on(self) -> None:
         """Wait until the state of training is where it was sent to."""
