@@ -249,15 +249,19 @@ def test_a_caller_without_the_token_does_not_hear_that_the_run_is_over() -> None
     run_virtually(scenario())
 
 
-def test_the_secret_of_a_site_is_worth_nothing_beside_the_certificate_of_another() -> None:
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_proof_is_worth_nothing_beside_the_certificate_of_another(joins: bool) -> None:
     async def scenario() -> None:
         cluster = await Cluster.start(Tls(), PAIR, star(PAIR, hub=0))
         posing = Ear()
         connection = await cluster.ports.control(0).connect(
             cluster.scheduler._listener.address, posing
         )
+        message: Join | Resume = Resume(b"", 1, 0)
         secret = cluster.scheduler.members.secret(1)
-        connection.post(proven(Resume(b"", 1, 0), secret, connection.their_challenge))
+        if joins:
+            message, secret = Join(b"", PAIR.sites[1].name, "127.0.0.1", 1), TOKEN.encode()
+        connection.post(proven(message, secret, connection.their_challenge))
         try:
             told = await posing.hears_first()
             assert isinstance(told, Refusal)
