@@ -128,7 +128,7 @@ async def send(address: Address, chunks: int, tls: Path | None) -> float:
         raise error
 
     buffer = np.full((BUFFER_CHUNKS, ELEMENTS), 2.0, np.float32)
-    lane = Lane(0, "lane", connect, 2, lambda send: None, failed)
+    lane = Lane(0, "lane", connect, 2, failed)
     began_s = time.process_time()
     for chunk in range(chunks):
         payload = memoryview(buffer[chunk % BUFFER_CHUNKS].data).cast("B")

@@ -154,7 +154,7 @@ async def send(port: int, chunks: int, elements: int) -> None:
     terms = Terms(Op.MEAN, Wire.FLOAT32, elements).code
     places = max(1, (1 << 26) // 4 // elements)
     payloads = [row.data.cast("B") for row in np.full((places, elements), 2.0, np.float32)]
-    lane = Lane(0, "lane", connect, 2, lambda send: None, failed)
+    lane = Lane(0, "lane", connect, 2, failed)
     began_s = time.process_time()
     for chunk in range(chunks):
         lane.put(Send(PartialSum(1, 1, chunk, (0, 1), terms), payloads[chunk % places]))

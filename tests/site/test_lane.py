@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from anabranch.net.network import Connection
 from anabranch.overlay import Link, Overlay, Site, Trace
 from anabranch.sim.loop import run_virtually
 from anabranch.site import lane
-from anabranch.site.actions import Send
+from anabranch.site.actions import Send, Unsent
 from anabranch.site.lane import Lane, priority, relay_window
 from anabranch.site.terms import Op, Terms, Wire
 
@@ -68,7 +69,7 @@ class Bench:
         self.sends: list[Send] = []
         self.sent: list[ChunkMessage] = []
         self.errors: list[Exception] = []
-        self.lane = Lane(1, "lane", self._connect, window, self._has_been_sent, self.errors.append)
+        self.lane = Lane(1, "lane", self._connect, window, self.errors.append)
 
     async def _connect(self, strand: int) -> Connection:
         listener = await self.network.lanes(2).listen(("", 0), lambda _: self.neighbour)
@@ -79,7 +80,7 @@ class Bench:
 
     def put(self, *messages: ChunkMessage, is_spare: bool = False) -> None:
         for message in messages:
-            send = Send(message, memoryview(PAYLOAD), is_spare=is_spare)
+            send = Send(message, memoryview(PAYLOAD), then=self._has_been_sent, is_spare=is_spare)
             self.sends.append(send)
             self.lane.put(send)
 
@@ -303,7 +304,7 @@ def test_a_neighbour_that_cannot_be_reached_ends_the_lane() -> None:
             raise LinkError("not there")
 
         errors: list[Exception] = []
-        unreachable = Lane(1, "lane", connect, 2, lambda send: None, errors.append)
+        unreachable = Lane(1, "lane", connect, 2, errors.append)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert [str(error) for error in errors] == ["not there"]
@@ -333,6 +334,33 @@ def test_what_waits_in_a_lane_that_is_dropped_is_handed_back_once() -> None:
         await bench.hears(up(0))
 
     on_bench(play, window=1)
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_a_message_that_has_left_frees_its_memory_before_what_counts_it_hears(
+    is_dropped: bool,
+) -> None:
+    async def play(bench: Bench) -> None:
+        happened: list[str] = []
+        unsent = Unsent(lambda: happened.append("none is left"), count=2)
+        for name in ("first", "second"):
+            send = Send(
+                up(0),
+                memoryview(PAYLOAD),
+                free=partial(happened.append, f"{name} is free"),
+                then=lambda send: happened.append("then"),
+                counted=unsent,
+            )
+            bench.lane.put(send)
+        if is_dropped:
+            bench.lane.drop()
+        await asyncio.sleep(3600.0)
+        told = ["first is free", "then", "second is free", "then", "none is left"]
+        assert happened == told
+        assert unsent.count == 0
+        assert not send.payload
+
+    on_bench(play)
 
 
 def test_what_is_withdrawn_gives_its_credit_to_what_waits() -> None:

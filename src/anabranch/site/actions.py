@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,21 +12,38 @@ from anabranch.site.arithmetic import Floats, Payload, Piece
 
 
 @dataclass(slots=True, eq=False)
+class Unsent:
+    """Counts the messages that must be sent before an exchange has ended here.
+
+    Attributes:
+        none_left: called each time that the last of them has been sent.
+        count: those that have not been sent.
+    """
+
+    none_left: Callable[[], None]
+    count: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class Send:
     """Send this.
 
+    A message that never will be sent, as its lane is gone, ends like one that has been.
+
     Attributes:
         has_left: whether it has begun to leave this site; the lane that sends it says so here.
-        scratch: memory of the payload that serves other sums once it has been sent; or None.
-        counted_by: what counts the messages that must be sent before it has ended; or None.
+        free: gives the payload's memory to other sums; called once it has been sent. Or None.
+        then: called with it once it has been sent; or None.
+        counted: counts it until it has been sent; or None.
         is_spare: whether it uses what other exchanges leave of its lane.
     """
 
     message: ChunkMessage
     payload: Payload
     has_left: bool = False
-    scratch: Floats | None = None
-    counted_by: object = None
+    free: Callable[[], None] | None = None
+    then: Callable[[Send], None] | None = None
+    counted: Unsent | None = None
     is_spare: bool = False
 
 

@@ -58,11 +58,12 @@ from anabranch.site.actions import (
     Receipt,
     Send,
     Stray,
+    Unsent,
     UpdateHere,
 )
 from anabranch.site.arithmetic import Buffer, payload_without_numbers
 from anabranch.site.exchange import Exchange, Exchanges
-from anabranch.site.lane import Lane, Path, relay_window
+from anabranch.site.lane import Lane, Path, end, relay_window
 from anabranch.site.multipath import Fork
 from anabranch.site.offers import Offering, Offers
 from anabranch.site.served import Served
@@ -76,7 +77,6 @@ T = TypeVar("T")
 MOST_CHUNK_ELEMENTS = 1 << 26
 MOST_STRANDS = 16
 _LONGEST_S = 1e12  # any clock's time is less
-_NOTHING = memoryview(b"")
 _PROBE_S = 3.0  # that a neighbour has to answer a probe, before it counts as out of reach
 LIMITS = Limits(message_bytes=1 << 16, payload_bytes=4 * MOST_CHUNK_ELEMENTS)
 
@@ -175,14 +175,6 @@ class Owner(Protocol):
         """Take the answer of a parent that was asked."""
 
 
-@dataclass(slots=True, eq=False)
-class _Relayed(Send):
-    """A chunk of others that this site passes on."""
-
-    sender: int = 0
-    incarnation: int = 0
-
-
 @dataclass(slots=True)
 class _Running:
     """An exchange that this site takes part in, until its result is here."""
@@ -192,7 +184,7 @@ class _Running:
     is_watched: bool  # the owner wants to know how far it is
     ended: asyncio.Future[None]
     is_spare: bool  # it uses what others leave of the lanes
-    unsent: int = 0  # chunks of this site's making that refer to the buffer
+    unsent: Unsent  # chunks of this site's making that refer to the buffer
 
 
 class Interrupted(Exception):
@@ -287,9 +279,10 @@ class DataPlane:
             chunks, total = _next_chunks(cuts, 0, trees), len(cuts)
         try:
             exchange = self._exchanges.open(number, terms)
-            running = self._running[number] = _Running(
-                exchange, cuts, is_watched, self._loop.create_future(), is_spare
-            )
+            ended = self._loop.create_future()
+            unsent = Unsent(partial(_end_if_complete, exchange, ended))
+            running = _Running(exchange, cuts, is_watched, ended, is_spare, unsent)
+            self._running[number] = running
             ends = terms.source, receivers, followers
             actions = exchange.begin(plan, chunks, total, buffer, weight, *ends)
             self._act(actions, running)
@@ -329,7 +322,7 @@ class DataPlane:
                 each.withdraw(number)
             for lane in [*self._lanes.values()]:  # what goes instead may open another
                 for send in lane.withdraw(number):
-                    self._has_been_sent(send)
+                    end(send, self.owner.progressed)
                     path = send.message.path
                     fork = self._fork(path) if send.message.is_aux else None
                     if fork is not None and len(path) > 2:
@@ -360,8 +353,8 @@ class DataPlane:
         for action in actions:
             if type(action) is Send:
                 if running is not None:
-                    running.unsent += 1
-                    action.counted_by = running
+                    running.unsent.count += 1
+                    action.counted = running.unsent
                     action.is_spare = running.is_spare
                 self._send(action)
             elif type(action) is Held:
@@ -374,13 +367,8 @@ class DataPlane:
             else:
                 assert isinstance(action, UpdateHere | ModelHere | Quiet | LetterHere)
                 self.owner.happened(action)
-        if running is not None and not running.unsent:
-            self._end_if_complete(running)
-
-    def _end_if_complete(self, running: _Running) -> None:
-        spread, reduction = running.exchange.spread, running.exchange.reduction
-        if spread.is_complete and reduction.is_complete and not running.ended.done():
-            running.ended.set_result(None)
+        if running is not None and not running.unsent.count:
+            _end_if_complete(running.exchange, running.ended)
 
     def serve(self, served: dict[int, Served], since: int) -> None:
         """Take part in push and pull.
@@ -408,7 +396,7 @@ class DataPlane:
             return []
         withdrawn = lane.withdraw_letters()
         for send in withdrawn:
-            self._has_been_sent(send)
+            end(send, self.owner.progressed)
         return [send.message.chunk for send in withdrawn]
 
     def act(self, actions: Sequence[Action]) -> None:
@@ -447,7 +435,12 @@ class DataPlane:
         if fork is None:
             self._put(send)
         else:
+            send.then = self._has_left_fork
             self._put_all(fork.add(send))
+
+    def _has_left_fork(self, send: Send) -> None:
+        path = send.message.path
+        self._put_all(self._forks[path[0], path[-1]].sent(send.message))
 
     def _fork(self, path: Path) -> Fork | None:
         """Return what chooses between this path, which begins here, and others; None: nothing."""
@@ -462,29 +455,9 @@ class DataPlane:
         to = path[path.index(self.config.site) + 1]
         if to in self._lost:
             # Nothing there takes it; what counts it goes on as if it had been sent.
-            self._loop.call_soon(self._has_been_sent, send)
+            self._loop.call_soon(end, send, self.owner.progressed)
         else:
             self._lane(to).put(send)
-
-    def _has_been_sent(self, send: Send) -> None:
-        """Act on a message that has left, or never will."""
-        if self.owner.progressed is not None:
-            self.owner.progressed()
-        if type(send) is _Relayed:
-            self._give_credit(send)
-            return
-        send.payload = _NOTHING  # its exchange remembers what was sent, not the memory
-        if send.scratch is not None:
-            self._exchanges.room.scratch.give(send.scratch)
-            send.scratch = None
-        fork = self._fork(send.message.path)
-        if fork is not None:
-            self._put_all(fork.sent(send.message))
-        running = send.counted_by
-        if isinstance(running, _Running):
-            running.unsent -= 1
-            if not running.unsent:
-                self._end_if_complete(running)
 
     def use_auxiliary(self, paths: Mapping[tuple[int, int], tuple[Path, ...]]) -> None:
         """Let chunks take these paths, by (source, target), from now on, and no other ones."""
@@ -520,10 +493,10 @@ class DataPlane:
                 f"lane {self.config.name(self.config.site)} -> {self.config.name(target)}",
                 lambda strand: self._connect(target, incarnation, strand),
                 window,
-                self._has_been_sent,
                 lambda error: self._lane_ended(
                     target, incarnation, self._lane_error(target, error)
                 ),
+                self.owner.progressed,
                 self.config.strands,
                 self.owner.stamp if self.config.stamped else None,
             )
@@ -870,17 +843,17 @@ class DataPlane:
             payload = target = memoryview(np.empty(payload_bytes, np.uint8).data)
         else:
             payload = payload_without_numbers(payload_bytes)
-        relayed = _Relayed(message, payload, sender=sender, incarnation=incarnation)
+        relayed = Send(message, payload, then=partial(self._give_credit, sender, incarnation))
         return Sink(target, done=partial(self._put, relayed))
 
-    def _give_credit(self, relayed: _Relayed) -> None:
+    def _give_credit(self, sender: int, incarnation: int, relayed: Send) -> None:
         """Tell the hop before that a chunk has been passed on."""
-        path, sender = relayed.message.path, relayed.sender
-        held = path, relayed.incarnation
+        path = relayed.message.path
+        held = path, incarnation
         self._relaying[held] -= 1
         if not self._relaying[held]:
             del self._relaying[held]
-        if relayed.incarnation < self._incarnations[sender]:
+        if incarnation < self._incarnations[sender]:
             return
         for connection in self._inbound.get(sender, {}).values():
             connection.post(Credit(path))
@@ -977,6 +950,11 @@ def _not_a_strand(hello: Hello | Offer, connection: Connection) -> UnauthorisedP
         f"{connection.peer} says it is strand {hello.strand} of {hello.strands} of site "
         f"{hello.source}, which is connected already or cannot be"
     )
+
+
+def _end_if_complete(exchange: Exchange, ended: asyncio.Future[None]) -> None:
+    if exchange.is_complete and not ended.done():
+        ended.set_result(None)
 
 
 def _next_chunks(

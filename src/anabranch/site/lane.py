@@ -32,6 +32,7 @@ from anabranch.site.actions import Send
 
 Path = tuple[int, ...]
 
+_NOTHING = memoryview(b"")
 _REMEMBERED = 1 << 16  # chunks that were sent, for a peer that refuses one
 _BEFORE_SPARE = 9  # messages that are sent before a spare one that waits
 
@@ -110,6 +111,22 @@ class _Ready:
         heapq.heapify(self._spare)
 
 
+def end(send: Send, progressed: Callable[[], None] | None) -> None:
+    """Act on a message that has been sent, or never will be; ``progressed`` is told, or is None."""
+    if progressed is not None:
+        progressed()
+    send.payload = _NOTHING  # its exchange remembers what was sent, not the memory
+    if send.free is not None:
+        send.free()
+        send.free = None
+    if send.then is not None:
+        send.then(send)
+    if send.counted is not None:
+        send.counted.count -= 1
+        if not send.counted.count:
+            send.counted.none_left()
+
+
 class Lane:
     """The queue towards one neighbour and the tasks that empty it.
 
@@ -119,8 +136,8 @@ class Lane:
         connect: makes a connection to the neighbour, given its strand; nothing else sends payloads
             on it.
         window: chunks of one route that may be at the neighbour if it relays.
-        sent: called with each message that has been sent, or never will be.
         failed: called once with the error that ended the lane.
+        progressed: called with each message that has been sent, or never will be; or None.
         strands: how many connections the lane's messages share.
         stamp: makes the stamp of a chunk that begins to leave, told whether the strand has sent
             without a pause since the one before; None for no stamps.
@@ -132,8 +149,8 @@ class Lane:
         name: str,
         connect: Callable[[int], Awaitable[Connection]],
         window: int,
-        sent: Callable[[Send], None],
         failed: Callable[[Exception], None],
+        progressed: Callable[[], None] | None = None,
         strands: int = 1,
         stamp: Callable[[bool], Stamp] | None = None,
     ) -> None:
@@ -141,8 +158,8 @@ class Lane:
         self._connect = connect
         self._connections: dict[int, Connection] = {}  # by strand
         self._unsaid: list[Message] = []  # before there is one
-        self._has_been_sent = sent
         self._failed = failed
+        self._progressed = progressed
         self._stamp = stamp
         self._ready = _Ready()
         self._parked: defaultdict[Path, deque[_Entry]] = defaultdict(deque)  # waits for credit
@@ -221,7 +238,7 @@ class Lane:
                 backlogged = True
                 self.payload_bytes += len(payload)
                 del self._leaving[strand]
-                self._has_been_sent(send)
+                end(send, self._progressed)
         except Exception as error:
             self._fail(error)
 
@@ -280,7 +297,7 @@ class Lane:
         waiting = [*self._leaving.values(), *(entry[-1] for entry in chain(self._ready, parked))]
         self._leaving, self._ready, self._parked = {}, _Ready(), defaultdict(deque)
         for send in waiting:
-            self._has_been_sent(send)
+            end(send, self._progressed)
 
     def close(self) -> None:
         """Stop sending and close the connection."""

@@ -17,6 +17,7 @@ void, and the owner of this object makes a new one for the next epoch.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from numbers import Real
@@ -348,7 +349,7 @@ class Reduction:
             return self._root.take(Total(chunk, total, weight, divisor, sender, is_scratch))
         send = self._send(chunk, place, self._arithmetic.payload_up(total, weight), weight)
         if complete.gathering.is_scratch:
-            send.scratch = total
+            send.free = functools.partial(self._room.scratch.give, total)
         return [send]
 
     def _send_own(self, chunk: Chunk) -> list[Action]:
