@@ -43,6 +43,7 @@ from anabranch.overlay import Link, Overlay, Site, internet2_9, random_complete,
 from anabranch.plan import Plan, balanced, fapt, ring, spanning, star
 from anabranch.run.faults import OutagesFault, PartitionFault, SlowFault, link_factors, script
 from anabranch.sim.loop import run_virtually
+from anabranch.site.actions import Send
 from anabranch.site.dataplane import MOST_STRANDS
 from anabranch.site.reduction import Reduction
 from anabranch.site.terms import Op, Terms, Wire
@@ -541,6 +542,21 @@ def test_what_a_neighbour_proved_on_one_connection_proves_nothing_on_another() -
         first.close()
 
     run_over_tcp(disturbed(disturb))
+
+
+def test_a_chunk_under_way_when_its_fork_is_made_is_not_counted_by_the_fork() -> None:
+    async def scenario() -> None:
+        cluster = await Cluster.start(simulated(TRIANGLE), TRIANGLE, star(TRIANGLE, hub=0))
+        plane = cluster.agents[1]._plane
+        assert plane is not None
+        plane.act([Send(up(1, 0, (1, 0)), bytes(256))])
+        plane.use_auxiliary({(1, 0): ((1, 2, 0),)})
+        await asyncio.sleep(60.0)
+        assert plane._lanes[0].payload_bytes == 256
+        assert plane._forks[1, 0]._primary_queued == 0
+        await cluster.end()
+
+    run_virtually(scenario())
 
 
 class Told:

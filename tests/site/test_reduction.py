@@ -88,6 +88,17 @@ def test_a_site_sends_up_as_soon_as_its_last_child_has_come_and_not_before() -> 
     assert not middle.reduction.is_complete
 
 
+def test_a_sum_that_has_left_gives_its_memory_to_the_sums_of_its_own_reduction() -> None:
+    middle = Site(1)
+    middle.begin()
+    middle.hear(2, 0, 3.0)
+    [send] = sends(middle.hear(3, 0, 4.0))
+    assert send.free is not None
+    send.free()
+    sent = memoryview(send.payload() if callable(send.payload) else send.payload)
+    assert np.shares_memory(np.frombuffer(sent, np.float32), middle.room.scratch.take(4))
+
+
 def test_at_the_root_the_sum_and_its_weight_are_whole() -> None:
     root = Site(0)
     root.begin(weight=3.0)
