@@ -12,10 +12,19 @@ from anabranch.emulate._layout import (
     Way,
     changes,
     check,
+    most_strands,
     needed_way,
     next_hops,
 )
-from anabranch.overlay import Link, Overlay, Site, Trace, internet2_9, random_geographic
+from anabranch.overlay import (
+    Link,
+    Overlay,
+    Site,
+    Trace,
+    internet2_9,
+    random_geographic,
+    random_sparse,
+)
 
 from ..every import every
 
@@ -45,6 +54,13 @@ def rates_bps(layout: Layout, namespace: int) -> list[float]:
     ]
     assert every(each.group(1) == each.group(2) for each in found if each)
     return [float(each.group(1)) for each in found if each]
+
+
+def test_lanes_take_one_connection_where_many_links_share_a_core() -> None:
+    few, many = random_sparse(9, 0), random_sparse(25, 0)
+    assert most_strands(few, cores=2) is None
+    assert most_strands(many, cores=2) == 1
+    assert most_strands(many, cores=16) is None
 
 
 def test_every_site_and_the_scheduler_have_a_namespace_and_every_pair_of_links_two_devices() -> (

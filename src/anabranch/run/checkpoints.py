@@ -69,11 +69,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         scenario: what runs.
         course: which of its rounds.
         away_s: how long a site waits for a scheduler that is gone, at least, seconds.
+        most_strands: connections of a lane; None for what suits its way.
     """
 
     scenario: Scenario
     course: Course = WHOLE
     away_s: float = 0.0
+    most_strands: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from anabranch import plan as plans
+from anabranch.emulate import most_strands
 from anabranch.group.log import First, RunLog
 from anabranch.group.serve import Process, Program, serve
 from anabranch.group.service import Machines, Service, Serving
@@ -143,7 +144,12 @@ def run_scheduler(
         _note_faults(log, scheduler, scenario)
 
     program = Program(
-        work=work_of(unheld, course, 0.0 if process.journal is None else service.away_s),
+        work=work_of(
+            unheld,
+            course,
+            0.0 if process.journal is None else service.away_s,
+            most_strands(overlay, os.cpu_count() or 1) if emulated else None,
+        ),
         plan=plan,
         first=first_event(
             held, service, plan, world, started_at.isoformat(timespec="seconds"), course
@@ -259,9 +265,12 @@ def _known_elements(scenario: Scenario, overlay: Overlay) -> int | None:
         raise ScenarioError(f"task.model: {error}") from None
 
 
-def work_of(scenario: Scenario, course: Course, away_s: float = 0.0) -> str:
+def work_of(
+    scenario: Scenario, course: Course, away_s: float = 0.0, most_strands: int | None = None
+) -> str:
     """Return what sites of a scenario are told on joining; see :class:`Job`."""
-    return msgspec.json.encode(Job(scenario=scenario, course=course, away_s=away_s)).decode()
+    job = Job(scenario=scenario, course=course, away_s=away_s, most_strands=most_strands)
+    return msgspec.json.encode(job).decode()
 
 
 def check_journal(scenario: Scenario) -> None:

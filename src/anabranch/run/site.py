@@ -311,7 +311,8 @@ async def _ready(
     chunk_elements = scenario.chunk_elements_of(elements)
     exchanged = elements if steps is None else steps.local.most_elements
     room = exchanged * (_STATE_TIMES if _comes_back(scenario) else 1)
-    transport = _transport(scenario, exchanged, room, world.strands)
+    strands = min(world.strands, job.most_strands or world.strands)
+    transport = _transport(scenario, exchanged, room, strands)
     meter = _meter(scenario, chunk_elements)
     workers = scenario.workers(overlay)
     served, partition = None, None
