@@ -134,3 +134,7 @@ def test_the_oracle_sees_a_contribution_that_is_lost(monkeypatch: pytest.MonkeyP
     for index in range(len(smaller.faults)):
         faults = smaller.faults[:index] + smaller.faults[index + 1 :]
         assert explore.explore(replace(smaller, faults=faults)).violations == ()
+
+
+def test_a_site_that_has_left_and_dies_as_the_only_way_between_others_ends_the_group() -> None:
+    assert explore.explore(make_case(667)).violations == ()

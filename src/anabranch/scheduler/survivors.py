@@ -87,12 +87,24 @@ class Survivors:
     def _let_go_who_left(self, site: int) -> None:
         """Go on without a site that has made its last call; it cannot die any more."""
         run, is_member = self._run, self._run.lives[site] == Stage.DEPARTED
+        relays = site in run.losses.relays or run.channels.is_busy
         if not self.go_on_without(f"{run.name(site)} left", sites={site}):
             run.lives.happens(Happens.IS_LOST, site)
-            if is_member:
+            if self._repairs is not None and relays and self._parts(site):
+                run.abort(
+                    f"{run.name(site)} left and its connection broke, and the other sites do not "
+                    "reach one another without it"
+                )
+            elif is_member:
                 self._follow(run.channels.leave(site))
         self._say_it_left(site)
         self.end_if_all_left()
+
+    def _parts(self, site: int) -> bool:
+        """Return whether members that make further calls reach one another over this site alone."""
+        run, size = self._run, self._run.overlay.size
+        others = run.losses.members(size) - run.lives.left
+        return not others <= run.losses.further(run.overlay, {site}).members(size)
 
     def _say_it_left(self, site: int) -> None:
         """Write down that a site has left, and let it go; it may have to connect again for that."""
