@@ -49,3 +49,31 @@ def test_all_members_make_the_same_calls_and_are_told_why_no_other_follows() -> 
     assert rounds > 0
     assert reason == "0.3 s are over"
     assert {*totals} == {float(rounds)}
+
+
+def test_members_that_average_make_as_many_averages_before_the_run_is_over() -> None:
+    ended: list[tuple[int, str]] = []
+
+    def average(group: Group) -> None:
+        import torch
+
+        model = torch.zeros(5)
+        averaging = group.average([model], every=2)
+        try:
+            while not group.is_over:
+                model += group.rank
+                averaging.step()
+        except anabranch.RunEnded as over:
+            ended.append((averaging.begun, over.reason))
+
+    service = replace(_service(3), stop=StopRules(after_s=0.3))
+    with anabranch.local(service) as groups:
+        threads = [threading.Thread(target=average, args=(each,)) for each in groups]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    assert len(ended) == 3
+    ((begun, reason),) = {*ended}
+    assert begun > 1
+    assert reason == "0.3 s are over"
