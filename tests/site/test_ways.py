@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection
+from dataclasses import replace
 from itertools import pairwise, permutations
 from typing import Any
 
@@ -107,6 +109,22 @@ def test_all_neighbours_are_asked_in_turn_and_none_of_them_often() -> None:
         at_s = [each_s for each_s, each in asked if each == who]
         assert len(at_s) >= 3
         assert every(b - a >= 1.0 for a, b in pairwise(at_s))
+
+
+def test_neighbours_that_refuse_at_once_are_all_asked_before_the_direct_way() -> None:
+    near = [*range(2, 40)]
+    tried = trials(0.005, 1.0, near)
+    asked = [who for _, who in tried if who is not None]
+    assert asked[: len(near)] == near
+    first = [who for _, who in tried].index(near[0])
+    assert [who for _, who in tried[first : first + len(near)]] == near
+
+
+def test_slow_neighbours_do_not_keep_a_site_from_a_scheduler_that_is_back() -> None:
+    tried = trials(0.3, 5.0, [*range(2, 40)])
+    direct_s = [at_s for at_s, who in tried if who is None and at_s > 0.5]
+    assert len(direct_s) >= 4
+    assert every(b - a < 1.2 for a, b in pairwise(direct_s))
 
 
 def test_without_neighbours_the_direct_way_has_all_the_time_there_is() -> None:
@@ -219,6 +237,52 @@ def test_a_site_moves_on_when_the_one_that_carries_it_dies_or_is_cut_off() -> No
         assert last[2] != first
         assert not cluster.scheduler.lost
         await cluster.leave()
+
+    run_virtually(go())
+
+
+async def cut_off_many(carriers: int) -> Cluster:
+    """Begin with four sites more than one site carries; cut all off but so many."""
+    overlay = complete(MOST_PIPES + 4)
+
+    def again(rest: Overlay, version: int = 1, previous: Plan | None = None) -> Plan:
+        return replace(star(rest, hub=0), version=version)
+
+    network = simulated(overlay, control_latency_s=0.005)
+    network.begin()
+    cluster = await Cluster.start(
+        network, overlay, star(overlay, hub=0), repairs=Repairs(again, 2, None)
+    )
+    for site in range(carriers, overlay.size):
+        network.disconnect(site)
+    return cluster
+
+
+def test_more_sites_than_one_carries_are_spread_over_those_that_can() -> None:
+    async def go() -> None:
+        cluster = await cut_off_many(carriers=2)
+        await check(cluster)
+        assert not cluster.scheduler.lost
+        carried = Counter(through for _, through in resumed(cluster))
+        assert {*carried} == {0, 1}
+        assert carried.total() == MOST_PIPES + 2
+        assert max(carried.values()) <= MOST_PIPES
+        await cluster.leave()
+
+    run_virtually(go())
+
+
+def test_sites_that_no_neighbour_has_a_pipe_for_are_lost_and_say_why() -> None:
+    async def go() -> None:
+        cluster = await cut_off_many(carriers=1)
+        await asyncio.sleep(20.0)
+        assert [through for _, through in resumed(cluster)] == [0] * MOST_PIPES
+        lost = cluster.scheduler.lost
+        assert len(lost) == 3
+        for site in lost:
+            with pytest.raises(RunAborted, match=f"it carries {MOST_PIPES} pipes already"):
+                await cluster.agents[site].ended_early()
+        await cluster.leave(dead=lost)
 
     run_virtually(go())
 

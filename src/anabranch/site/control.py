@@ -155,6 +155,7 @@ class Control:
         self._scheduler: Address
         self._say: Callable[[str], None] | None = None
         self._why_away = ""  # why the last attempt to connect again failed
+        self._why_not_carried: dict[str, None] = {}  # what neighbours answered, each answer once
         self._site: int | None = None  # once every site has joined
         self._incarnation = 0
         self._secret = b""
@@ -448,6 +449,7 @@ class Control:
             longest_s += CONTROL_SILENCE_S
         ways = Ways(self._loop.time(), self._patience_s / _ATTEMPTS)
         until_s, self._why_away = self._loop.time() + longest_s, str(why)
+        self._why_not_carried = {}
 
         def waits() -> str:
             where, left_s = show(self._scheduler), max(0.0, until_s - self._loop.time())
@@ -466,7 +468,9 @@ class Control:
                 way = self._way(attempt)
                 self.tell(f"{way}the scheduler at {show(self._scheduler)} is reached again")
         except TimeoutError:
-            self._abort(LeftOut(f"the scheduler is gone: {why}"))
+            answers = "; ".join(self._why_not_carried)
+            asked = f"; neighbours that were asked for a way there: {answers}" if answers else ""
+            self._abort(LeftOut(f"the scheduler is gone: {why}{asked}"))
         finally:
             self._reconnecting = None
 
@@ -484,6 +488,8 @@ class Control:
             # It may be there later, or this site's certificate is being renewed.
             why = str(error) or f"nothing answered in {attempt.within_s:g} s"
             self._why_away = self._way(attempt) + why
+            if attempt.through is not None:
+                self._why_not_carried[why] = None
             return False
         self._through = attempt.through
         resume = Resume(

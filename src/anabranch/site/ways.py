@@ -1,10 +1,11 @@
 """Which way a site tries to the scheduler once its connection has ended. Pure.
 
-For half a second the site tries the direct way alone. Then it takes turns: the neighbour that was
-asked the longest ago, and the direct way, since a scheduler may be restarted. It asks a neighbour
-at most once a second. A neighbour carries pipes only while its own connection leads to the
-scheduler directly (:func:`why_not`), so pipes form no chain, and where the scheduler itself is gone
-neighbours refuse at once.
+For half a second the site tries the direct way alone. Then it takes turns: for half a second the
+neighbours, each that was asked the longest ago, and once the direct way, since a scheduler may be
+restarted. So neighbours that refuse at once, as they are cut off too, take no time from one that
+does not. It asks a neighbour at most once a second. A neighbour carries pipes only while its own
+connection leads to the scheduler directly (:func:`why_not`), so pipes form no chain, and where the
+scheduler itself is gone neighbours refuse at once.
 
 Each direct attempt may take twice as long as the one before, and so may attempts through
 neighbours once all were asked: a silent way costs little at first, and a slow one succeeds in the
@@ -21,6 +22,7 @@ DIRECT_S = 0.5
 """How long the direct way alone is tried; also how long its first attempt may take."""
 
 _THROUGH_S = 1.0  # that the first attempt through a neighbour may take, of two hops and more
+_ASKING_S = 0.5  # how long neighbours are asked before the direct way is tried again
 _ASK_AGAIN_S = 1.0  # before the same neighbour is asked again
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.2  # before the direct way is tried again
 MOST_PIPES = 32
@@ -54,10 +56,10 @@ class Ways:
     Attempt(through=None, pause_s=0.0, within_s=0.5)
     >>> ways.next(0.5, [4, 7])  # that one took all of its time
     Attempt(through=4, pause_s=0.0, within_s=1.0)
-    >>> ways.next(0.6, [4, 7])
+    >>> ways.next(0.6, [4, 7])  # it refused at once
+    Attempt(through=7, pause_s=0.0, within_s=1.0)
+    >>> ways.next(0.7, [4, 7])
     Attempt(through=None, pause_s=0.02, within_s=1.0)
-    >>> ways.next(1.6, [4, 7]).through
-    7
     """
 
     def __init__(self, now_s: float, most_s: float) -> None:
@@ -66,6 +68,7 @@ class Ways:
         self._pause_s = 0.0
         self._direct_s, self._through_s = DIRECT_S, _THROUGH_S
         self._was_direct = False  # the latest attempt
+        self._asks_until_s = -math.inf  # and tries the direct way then
         self._asked_s: dict[int, float] = {}  # when each neighbour was asked last
 
     def next(self, now_s: float, neighbours: Sequence[int]) -> Attempt:
@@ -75,7 +78,9 @@ class Ways:
             now_s: the time.
             neighbours: those that may be asked now.
         """
-        if self._was_direct and now_s - self._began_s >= DIRECT_S:
+        if self._was_direct:
+            self._asks_until_s = now_s + _ASKING_S
+        if now_s < self._asks_until_s and now_s - self._began_s >= DIRECT_S:
             due_s = now_s - _ASK_AGAIN_S
             least = min(neighbours, key=self._last_asked_s, default=None)
             if least is not None and self._last_asked_s(least) <= due_s:
