@@ -116,6 +116,7 @@ async def hand_over(
         return HandedOver(await _transfer(agent, admitted, arrays) or members)
     copies = [array.copy() for array in arrays]
     sending = asyncio.get_running_loop().create_task(_send(agent, admitted, copies))
+    sending.add_done_callback(_forgive)
     return HandedOver(members, sending=sending)
 
 
@@ -141,6 +142,12 @@ async def _get(
 
 async def _send(agent: SiteAgent, admitted: Admitted, arrays: list[Any]) -> None:
     await _transfer(agent, admitted, arrays)
+
+
+def _forgive(sending: asyncio.Task[None]) -> None:
+    """Look at an error, which asyncio would report else: it is the newcomer's alone."""
+    if not sending.cancelled():
+        sending.exception()
 
 
 async def _transfer(agent: SiteAgent, admitted: Admitted, arrays: list[Any]) -> tuple[int, ...]:
