@@ -352,12 +352,12 @@ async def _ready(
     if not welcome.is_new:
         agent.has_state()
     event_buffer.begin(agent, site, scenario.sample_every_s)
-    if world.strands == STRANDS_INSTEAD:
+    if strands == STRANDS_INSTEAD:
         event_buffer.write(
             events.TransportChosen(
                 at_s=event_buffer.now_s(),
                 site=site,
-                strands=world.strands,
+                strands=strands,
                 why="the congestion control that suits the links may not be set here",
             )
         )
