@@ -130,9 +130,9 @@ def flooded(
         process.stdin.write("go\n")
         process.stdin.flush()
     time.sleep(max(0.0, begin_s - time.monotonic()))
-    began = machine_cpu_s(), process_cpu_s(wan.relay_pid)
+    began = common.machine_cpu_s(), process_cpu_s(wan.relay_pid)
     time.sleep(measured_s)
-    ended = machine_cpu_s(), process_cpu_s(wan.relay_pid)
+    ended = common.machine_cpu_s(), process_cpu_s(wan.relay_pid)
     site_of = {address: site for site, address in enumerate(wan.addresses)}
     ratios, lanes = [], []
     for target, process in enumerate(processes):
@@ -156,14 +156,6 @@ def flooded(
         "least_rtt_s": median(lane["least_rtt_s"] for lane in lanes),
         "sent_again": sum(each["retransmitted"] for each in lanes) / sum(e["sent"] for e in lanes),
     }
-
-
-def machine_cpu_s() -> float:
-    """Return what all processes but the niced ones, which are not ours, have used so far."""
-    user, _, system, _, _, irq, softirq, *_ = map(
-        int, Path("/proc/stat").read_text().split("\n")[0].split()[1:]
-    )
-    return (user + system + irq + softirq) / TICKS_PER_S
 
 
 def process_cpu_s(pid: int | None) -> float:

@@ -13,7 +13,6 @@ several runs, which are made in turns.
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,7 +29,6 @@ from anabranch.run.launch import run_locally
 
 LATENCIES_S = 0.001, 0.006
 LOSS = 0.0002
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # Sites, how many times as fast as drawn, and the megabytes of the buffer.
 NETWORKS = (
     (9, 1.0, 16),
@@ -78,12 +76,12 @@ WAYS: dict[str, Callable[[Overlay], Overlay]] = {
 
 def exchanged(overlay: Overlay, elements: int, rounds: int) -> dict[str, float]:
     """Exchange a buffer some times over an emulated overlay, and say how that went."""
-    cpu_s = machine_cpu_s()
+    cpu_s = common.machine_cpu_s()
     began_s: list[float] = []
 
     def sample() -> None:
         if not began_s and log.exists() and any(True for _ in read_events(log)):
-            began_s.append(machine_cpu_s())
+            began_s.append(common.machine_cpu_s())
 
     with tempfile.TemporaryDirectory() as folder:
         path, log = Path(folder, "scenario.toml"), Path(folder, "run.db")
@@ -94,7 +92,7 @@ def exchanged(overlay: Overlay, elements: int, rounds: int) -> dict[str, float]:
         )
         shared = load(str(Path(folder, "overlay.toml")))
         run_locally(path, 0, shared, log, None, sample, emulate=True)
-        cpu_s = machine_cpu_s() - (began_s[0] if began_s else cpu_s)
+        cpu_s = common.machine_cpu_s() - (began_s[0] if began_s else cpu_s)
         run = summarise(event for _, event in read_events(log))
     assert run.checksums_agree
     assert len(run.round_s) == rounds
@@ -105,14 +103,6 @@ def exchanged(overlay: Overlay, elements: int, rounds: int) -> dict[str, float]:
         "relay_busy": run.relay_busy or 0.0,
         "cpu_s_per_round": cpu_s / rounds,
     }
-
-
-def machine_cpu_s() -> float:
-    """Return what all processes but the niced ones, which are not ours, have used so far."""
-    user, _, system, _, _, irq, softirq, *_ = map(
-        int, Path("/proc/stat").read_text().split("\n")[0].split()[1:]
-    )
-    return (user + system + irq + softirq) / TICKS_PER_S
 
 
 def spread(runs: list[dict[str, float]]) -> dict[str, dict[str, float | list[float]]]:

@@ -1,7 +1,7 @@
 """How groups are formed anew while a run goes on. Pure.
 
-1. **New groups are wanted.** Groups that stay as they are go on. Each other one rests when the pace
-   would let it go on, so that its updates are settled first; other groups go on.
+1. **New groups are wanted.** Groups that stay as they are go on. Each other group makes no further
+   update: it rests, once its updates are settled.
 2. **All that are to change are at rest.** The scheduler tells all sites of the new groups.
 3. **All sites know of them.** The new groups join the pace. Each goes on with the update after the
    latest that one of its workers has made. A worker that was lost and is back is in from then on.
