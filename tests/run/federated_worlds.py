@@ -67,7 +67,7 @@ def draw(seed: int, folder: Path) -> tuple[str, int]:
         f"seed = {seed}",
         "chunk_elements = 300",
         f"route = {{kind = {'fapt'!r}, roots = {servers}}}".replace("'", '"'),
-        f"pace = {_pace(rng, gives_up)}",
+        f"pace = {_pace(rng, gives_up, learns)}",
     ]
     averages = rng.random() < 0.8
     if averages:
@@ -75,6 +75,8 @@ def draw(seed: int, folder: Path) -> tuple[str, int]:
     mixes = "updates"
     if rng.random() < 0.5:
         mixes = str(rng.choice(["models", "cache"]))
+    if not learns:  # an exchange has no model that is trained
+        mixes = "updates"
     only = f"{servers}".replace("'", '"')
     has_clients = rng.random() < 0.5 and mixes != "cache"
     has_clients &= not any(f'grouping = "{each}"' in lines[4] for each in ("delay", "load"))
@@ -107,11 +109,12 @@ def draw(seed: int, folder: Path) -> tuple[str, int]:
     return "\n".join(lines) + "\n", workers
 
 
-def _pace(rng: np.random.Generator, gives_up: bool) -> str:
+def _pace(rng: np.random.Generator, gives_up: bool, learns: bool) -> str:
     more = ""
     if gives_up:
         more = f", give_up_after = {rng.integers(1, 3)}, deadline_s = {rng.uniform(0.2, 9):.2f}"
     share = f"{rng.uniform(0.1, 1):.2f}"
+    mixed = f", share = {share}" if learns else ""
     return [
         f'{{kind = "fl-r2sp", groups = {rng.integers(1, 6)}, fraction = {share}, '
         f"relaxation = {rng.uniform():.2f}, smoothing = {rng.uniform(0.05, 1):.2f}, "
@@ -119,8 +122,8 @@ def _pace(rng: np.random.Generator, gives_up: bool) -> str:
         f'regroup_every = {rng.integers(1, 4)}, order = "{rng.choice(["fixed", "ready"])}", '
         f'collects = "{rng.choice(["fraction", "turn"])}"{more}}}',
         f'{{kind = "fedavg", sample = {rng.uniform(0.1, 1):.2f}, fraction = {share}{more}}}',
-        f'{{kind = "fedbuff", size = {rng.integers(1, 9)}, share = {share}}}',
-        f'{{kind = "asp", share = {share}}}',
+        f'{{kind = "fedbuff", size = {rng.integers(1, 9)}{mixed}}}',
+        f'{{kind = "asp"{mixed}}}',
         f'{{kind = "safa", fraction = {share}, lag_tolerance = {rng.integers(0, 4)}, '
         f"deadline_s = {rng.uniform(0.2, 9):.2f}}}",
         f'{{kind = "r2sp", relaxation = {rng.uniform():.2f}}}',

@@ -36,6 +36,14 @@ TRAIN = (
             EXCHANGE + 'compute = {fixed_s = 1, sites = {"a" = {samples_per_s = 9}}}',
             "compute.sites.a.samples_per_s: a step has no samples",
         ),
+        (
+            EXCHANGE + 'serve = {mixes = "models"}\npace = {kind = "asp"}',
+            "serve.mixes: an exchange has no model that is trained; leave it out",
+        ),
+        (
+            EXCHANGE + 'serve = {}\npace = {kind = "asp", share = 0.5}',
+            "pace.share: an exchange has no model that is trained",
+        ),
         (EXCHANGE + "compute.gini = 0.2", "compute.gini: it is of the sites' speeds; give"),
         (
             EXCHANGE + 'compute.jitter = {kind = "constant", delay_s = 2}',

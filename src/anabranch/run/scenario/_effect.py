@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from anabranch.fleet import Compute, SiteCompute
-from anabranch.pace import FedAvg
+from anabranch.pace import Asp, FedAvg, FedBuff
 from anabranch.period import EveryStep
 from anabranch.run.scenario._model import LEAST_SITES, Scenario
 from anabranch.run.scenario.tasks import Exchange
+from anabranch.scheduler.paced import Serve
 
 
 def without_effect(scenario: Scenario) -> Iterator[tuple[str, str]]:
@@ -51,6 +52,13 @@ def _of_pace(scenario: Scenario) -> Iterator[tuple[str, str]]:
             "all clients are in each round, so none is drawn; give pace.sample below 1, or leave "
             "it out",
         )
+    mixes = scenario.serve.mixes if scenario.serve is not None else Serve().mixes
+    if isinstance(scenario.task, Exchange):
+        no_model = "an exchange has no model that is trained; leave it out, or give another task"
+        if mixes != Serve().mixes:
+            yield "serve.mixes", no_model
+        if isinstance(pace, Asp | FedBuff) and pace.share != type(pace)().share:
+            yield "pace.share", no_model
 
 
 def _of_compute(scenario: Scenario) -> Iterator[tuple[str, str]]:
