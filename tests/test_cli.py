@@ -596,3 +596,15 @@ def test_a_latency_that_is_rather_milliseconds_is_warned_about(tmp_path: Path) -
         assert "warning: link a->b and 1 more links: a latency of 30 s; " in done.stderr
         assert "was it meant as ms?" in done.stderr
     assert "simulation.control_latency_s: 20 s; was it meant as ms?" in done.stderr
+
+
+def test_a_simulation_of_sizes_says_which_keys_it_does_not_use(tmp_path: Path) -> None:
+    path = tmp_path / "timed.toml"
+    path.write_text(
+        'overlay = "aws-8"\nroute.kind = "star"\nstop.rounds = 1\n'
+        'simulation.tensors = "sizes"\ncompute.samples_per_s = 100\n'
+        'task = {kind = "train", model = "softmax", learning_rate = 0.1, momentum = 0.9}\n'
+    )
+    done = anabranch("simulate", str(path), "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    assert 'simulation.tensors: "sizes" trains nothing; unused: task.momentum' in done.stderr

@@ -347,6 +347,9 @@ class _Loaded:
     def check_simulable(self) -> None:
         """Check that it runs in simulation."""
         self._check(scenarios.check_simulable, self.scenario)
+        if keys := ", ".join(scenarios.without_numbers(self.scenario)):
+            where = f"{self.path}: simulation.tensors"
+            say(f'warning: {where}: "sizes" trains nothing; unused: {keys}', sys.stderr)
 
     def check_data(self, data_dir: Path | None) -> None:
         """Check that its data can be had, dealt, and used by its model."""

@@ -14,7 +14,7 @@ from msgspec import inspect
 from anabranch.overlay import Overlay, random_complete
 from anabranch.record import read_events
 from anabranch.record.events import RunStarted
-from anabranch.run.scenario import Scenario, ScenarioError, check_simulable, loads
+from anabranch.run.scenario import Scenario, ScenarioError, check_simulable, loads, without_numbers
 from anabranch.run.scenario._checks import check, check_keys
 from anabranch.run.simulate import simulate
 
@@ -93,6 +93,21 @@ def test_a_key_without_effect_is_refused_with_what_would_give_it_one(text: str, 
 )
 def test_a_key_with_effect_is_taken(text: str) -> None:
     loads(text)
+
+
+def test_a_simulation_of_sizes_names_what_is_for_training() -> None:
+    given = (
+        TRAIN.replace("0.1", "0.1, momentum = 0.9, evaluate_every = 2, partition.kind = 'shards'")
+        + 'sampling = {kind = "resampled"}\nserve = {mixes = "models"}\n'
+        'pace = {kind = "asp", share = 0.5}\n'
+    )
+    assert not [*without_numbers(loads(given))]
+    named = [*without_numbers(loads(given + 'simulation.tensors = "sizes"'))]
+    assert named == [
+        *("task.momentum", "task.partition", "task.evaluate_every"),
+        *("sampling", "serve.mixes", "pace.share"),
+    ]
+    assert not [*without_numbers(loads(TRAIN + 'simulation.tensors = "sizes"'))]
 
 
 OVERLAY = random_complete(3, 0)

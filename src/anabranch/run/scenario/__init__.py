@@ -18,6 +18,7 @@ from anabranch.run.scenario._checks import (
     check_simulable,
     check_twin,
 )
+from anabranch.run.scenario._effect import without_numbers
 from anabranch.run.scenario._load import load, loads
 from anabranch.run.scenario._model import (
     Graph,
@@ -50,4 +51,5 @@ __all__ = [
     "loads",
     "script_of",
     "with_compute_times",
+    "without_numbers",
 ]

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from anabranch.fleet import Compute, SiteCompute
+from anabranch.learn.sampling import Shuffled
 from anabranch.pace import Asp, FedAvg, FedBuff
 from anabranch.period import EveryStep
 from anabranch.run.scenario._model import LEAST_SITES, Scenario
-from anabranch.run.scenario.tasks import Exchange
+from anabranch.run.scenario.tasks import Exchange, Train
 from anabranch.scheduler.paced import Serve
 
 
@@ -42,6 +43,34 @@ def without_effect(scenario: Scenario) -> Iterator[tuple[str, str]]:
                 'on_loss = "abort" ends the run at the first loss; give on_loss = "complete" or '
                 '"retry", or leave it out',
             )
+
+
+def without_numbers(scenario: Scenario) -> Iterator[str]:
+    """Yield each key that is given for training in a run whose chunks have only sizes.
+
+    Such a run times a training scenario as it stands, so these keys are named and not refused.
+    """
+    task, pace = scenario.task, scenario.pace
+    if scenario.simulation.tensors != "sizes" or isinstance(task, Exchange):
+        return
+    if isinstance(task, Train):
+        usual = Train(learning_rate=task.learning_rate)
+        for key in (
+            "optimiser",
+            "momentum",
+            "partition",
+            "evaluate_every",
+            "evaluate_every_s",
+            "evaluate_samples",
+        ):
+            if getattr(task, key) != getattr(usual, key):
+                yield f"task.{key}"
+    if scenario.sampling != Shuffled():
+        yield "sampling"
+    if scenario.serve is not None and scenario.serve.mixes != Serve().mixes:
+        yield "serve.mixes"
+    if isinstance(pace, Asp | FedBuff) and pace.share != type(pace)().share:
+        yield "pace.share"
 
 
 def _of_pace(scenario: Scenario) -> Iterator[tuple[str, str]]:

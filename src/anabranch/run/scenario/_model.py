@@ -51,8 +51,8 @@ class Simulation(Table, frozen=True, kw_only=True):
 
     Args:
         tensors: whether chunks hold numbers (``real``) or have only sizes (``sizes``), which is
-            much faster, and trains nothing; None is ``real`` for training and ``sizes`` for
-            exchanges.
+            much faster, and trains nothing: a warning names the keys for training that are given.
+            None is ``real`` for training and ``sizes`` for exchanges.
         control_latency_s: one way between the scheduler and each site, seconds.
     """
 
