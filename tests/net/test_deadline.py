@@ -93,8 +93,8 @@ def test_a_deadline_that_is_cancelled_does_not_call_back() -> None:
 BLAMES_NONE = {
     "net/deadline.py": "is what deadlines are made of",
     "net/http.py": "lets a slow reader of metrics go",
+    "net/liveness.py": "its heartbeat: Silence asks itself whether the process stood still",
     "net/shaping.py": "holds a link to its rate",
-    "net/tcp.py": "its heartbeat: Silence asks itself whether the process stood still",
     "scheduler/cut_links.py": "looks at a link again",
     "scheduler/stopping.py": "ends a run whose time is over",
     "site/gossiping.py": "makes a lane again",

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from anabranch import __version__
-from anabranch.net import shared_memory
+from anabranch.net import liveness, shared_memory
 from anabranch.net.errors import (
     LinkError,
     MalformedMessage,
@@ -407,7 +407,7 @@ def test_room_that_comes_while_a_head_is_written_is_seen() -> None:
         """Fill the ring, and then the kernel's buffer with so many messages, or all it takes."""
         for _ in range(RING_BYTES // PIECE_BYTES):
             await connection.send(Start(), LARGE[:PIECE_BYTES])
-        flushed: asyncio.Event = connection._flushed  # type: ignore[attr-defined]
+        flushed: asyncio.Event = connection._outflow.flushed  # type: ignore[attr-defined]
         posts = 0
         while flushed.is_set() and posts < most:
             connection.post(Shutdown())
@@ -714,7 +714,7 @@ def test_a_peer_that_stands_still_is_given_up_and_one_that_has_nothing_to_say_is
         await asyncio.sleep(1.5)
         assert not called.closed.done()
         assert not caller.closed.done()
-        called.connection._heartbeat.cancel()  # type: ignore[attr-defined]
+        called.connection._liveness.end()  # type: ignore[attr-defined]
         error = await caller.closed
         assert re.search(r"has said nothing for [\d.]+ s, though its machine answers", str(error))
         assert isinstance(await called.closed, LinkError)
@@ -736,7 +736,7 @@ def test_an_unusual_silence_is_told_and_that_it_is_over(shares_memory: bool) -> 
         connection = await network.connect(listener.address, caller)
         connection.tell_silence(told.put_nowait)
         await asyncio.sleep(0.5)
-        called.connection._heartbeat.cancel()  # type: ignore[attr-defined]
+        called.connection._liveness.end()  # type: ignore[attr-defined]
         assert await told.get()
         called.connection.post(Start())
         assert not await told.get()
@@ -764,7 +764,7 @@ def test_a_peer_that_is_borne_with_is_given_up_only_when_it_no_longer_is(
         connection = await network.connect(listener.address, caller)
         connection.bear(60.0)
         connection.tell_silence(told.put_nowait)
-        called.connection._heartbeat.cancel()  # type: ignore[attr-defined]
+        called.connection._liveness.end()  # type: ignore[attr-defined]
         await said_to_be_silent(told, heartbeats=20)  # twice the least silence
         assert not caller.closed.done()
         connection.bear(0.0)
@@ -797,7 +797,7 @@ def test_a_peer_that_says_nothing_while_its_kernel_answers_is_borne_with_for_lon
         listener = await network.listen(("127.0.0.1", 0), called.welcome)
         connection = await network.connect(listener.address, caller)
         connection.tell_silence(told.put_nowait)
-        called.connection._heartbeat.cancel()  # type: ignore[attr-defined]
+        called.connection._liveness.end()  # type: ignore[attr-defined]
         await said_to_be_silent(told, heartbeats=20)  # four times the least silence
         assert not caller.closed.done()
         error = str(await caller.closed)
@@ -818,10 +818,10 @@ def test_a_peer_whose_kernel_acknowledges_nothing_is_given_up_at_the_least_silen
             LIMITS, shares_memory=False, least_silence_s=0.2, heartbeat_s=0.02, stillness_s=1e6
         )
         listener = await network.listen(("127.0.0.1", 0), called.welcome)
-        connection = await network.connect(listener.address, caller)
+        await network.connect(listener.address, caller)
         told = (1, 0, 10**6, 10**6) if closed_window else (0, 3, 10**6, 10**6)
-        monkeypatch.setattr(connection, "_tcp_info", lambda: told)
-        called.connection._heartbeat.cancel()  # type: ignore[attr-defined]
+        monkeypatch.setattr(liveness, "account_of", lambda tcp: told)
+        called.connection._liveness.end()  # type: ignore[attr-defined]
         assert "its machine acknowledges nothing" in str(await caller.closed)
         listener.close()
 
@@ -846,9 +846,9 @@ def test_a_caller_that_can_make_another_connection_ends_one_that_nothing_crosses
         )
         listener = await network.listen(("127.0.0.1", 0), called.welcome)
         connection = await network.connect(listener.address, caller)
-        monkeypatch.setattr(connection, "_tcp_info", lambda: (0, 3, 10**6, 10**6))
+        monkeypatch.setattr(liveness, "account_of", lambda tcp: (0, 3, 10**6, 10**6))
         if not is_heard:
-            called.connection._heartbeat.cancel()  # type: ignore[attr-defined]
+            called.connection._liveness.end()  # type: ignore[attr-defined]
         began_s = asyncio.get_running_loop().time()
         await asyncio.wait({caller.closed}, timeout=5.0)
         assert caller.closed.done() == ends_with_way
@@ -873,7 +873,7 @@ def test_a_caller_bears_with_a_peer_that_stands_still_however_it_may_connect_aga
         )
         listener = await network.listen(("127.0.0.1", 0), called.welcome)
         connection = await network.connect(listener.address, caller)
-        called.connection._heartbeat.cancel()  # type: ignore[attr-defined]
+        called.connection._liveness.end()  # type: ignore[attr-defined]
         await asyncio.sleep(5.0)
         assert not caller.closed.done()
         connection.close()
@@ -891,10 +891,10 @@ def test_the_kernel_tells_whether_a_peers_kernel_has_acknowledged_what_was_sent(
         connection = await network.connect(listener.address, caller)
         connection.post(Start())
         await called.hears(Start())
-        told = connection._tcp_info()  # type: ignore[attr-defined]
+        told = liveness.account_of(connection._socket)  # type: ignore[attr-defined]
         while told[1]:  # an acknowledgment may be late
             await asyncio.sleep(0.01)
-            told = connection._tcp_info()  # type: ignore[attr-defined]
+            told = liveness.account_of(connection._socket)  # type: ignore[attr-defined]
         probes, unacknowledged, data_ms, acked_ms = told
         assert (probes, unacknowledged) == (0, 0)
         assert max(data_ms, acked_ms) < 60_000

@@ -18,10 +18,10 @@ import os
 import secrets
 import socket
 import ssl
-import struct
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -29,7 +29,7 @@ from weakref import WeakSet
 from anabranch.net import pipe, shared_memory, tls
 from anabranch.net.addresses import is_loopback, show
 from anabranch.net.deadline import Deadline, after, within
-from anabranch.net.errors import LinkError, NetError, PeerError, SilentWay
+from anabranch.net.errors import LinkError, NetError, PeerError
 from anabranch.net.frames import (
     FrameReader,
     Limits,
@@ -39,18 +39,11 @@ from anabranch.net.frames import (
     encode_greeting,
 )
 from anabranch.net.identity import CHALLENGE_BYTES
+from anabranch.net.liveness import Liveness, Patience
 from anabranch.net.messages import Message
 from anabranch.net.network import Address, Connection, Payload, Receiver
 from anabranch.net.rings import PIECE_BYTES, IncomingRing, OutgoingRing
-from anabranch.net.silence import (
-    HEARTBEAT_S,
-    LANE_HEARTBEAT_S,
-    STILLNESS_S,
-    Silence,
-    Unanswered,
-    answers,
-    is_way_down,
-)
+from anabranch.net.silence import HEARTBEAT_S, LANE_HEARTBEAT_S, STILLNESS_S
 from anabranch.overlay import Link, Overlay
 
 # What a caller may send before it has said who it is, how soon it has to, and how many such callers
@@ -62,10 +55,6 @@ CONTROL_SILENCE_S = 5.0
 """The least silence that ends a connection to a scheduler, or from one: another takes its place."""
 
 LANE_SILENCE_S = 15.0  # that ends a lane
-# Of the kernel's account (linux/tcp.h, struct tcp_info): probes of a closed window that are
-# unanswered, segments that are unacknowledged, and how many milliseconds ago data and the latest
-# acknowledgment came.
-_TCP_INFO = struct.Struct("=3xB20xI24xII")
 # How long a caller waits for the greeting of who it calls, whose loop may be held up.
 _GREETING_S = 60.0
 _LOOPBACK = "127.0.0.1"
@@ -128,30 +117,215 @@ def _start(end: pipe.End, ends: pipe.Streams) -> None:
     end.start(ends)
 
 
-def _never() -> bool:
-    return False
+class _Outflow:
+    """What leaves over a connection, in order: a frame at a time, and between them what is posted.
+
+    The send in progress has the connection: what is posted meanwhile leaves at its end. Its payload
+    goes around the transport, so what the transport holds back leaves first.
+    """
+
+    def __init__(
+        self, connection: _TcpConnection, session: tls.Session | None, ring: OutgoingRing | None
+    ) -> None:
+        self._connection = connection
+        self._tls = session
+        self._ring = ring  # where the other end, on this machine, reads payloads
+        self._transport: asyncio.Transport
+        self._socket: socket.socket | None = None  # another handle, around the transport
+        self._loop = asyncio.get_running_loop()
+        self.flushed = asyncio.Event()  # the transport holds nothing back
+        self.flushed.set()
+        self.room = asyncio.Event()  # shared memory may have been freed, or the end has come
+        self._unwritten: list[Payload] = []  # of the frame that is leaving
+        self._written: asyncio.Future[None] | None = None  # while a sender waits for the kernel
+        self._one_at_a_time = asyncio.Lock()
+        self._sending = session is not None  # nothing else leaves during the handshake
+        self._posted: list[bytes] = []  # waits for the end of the send in progress
+        self._has_written = False  # since the last heartbeat
+
+    def begin(self, transport: asyncio.Transport, around: socket.socket | None) -> None:
+        self._transport, self._socket = transport, around
+
+    def opened(self, greeting: bytes) -> None:
+        """Send from now on: the handshake is over, and the greeting comes first."""
+        self._sending = False
+        self._posted.insert(0, greeting)
+        self._write_posted()
+
+    def end(self) -> None:
+        """Wake what waits: the connection is gone."""
+        self._go_on_writing()
+        self.flushed.set()
+        self.room.set()
+        self._ring = None
+
+    def beat(self, is_mute: bool) -> None:
+        """Say that this end lives, unless it has said something since the last call."""
+        if not self._has_written and not self._sending and not is_mute:
+            self.post(encode_alive())
+        self._has_written = False
+
+    async def send(self, message: Message, payload: Payload, head_first: bool) -> None:
+        """See :meth:`anabranch.net.network.Connection.send`."""
+        data = memoryview(payload).cast("B")
+        head = encode_frame(message, len(data))
+        async with self._one_at_a_time:
+            self._sending = self._has_written = True
+            try:
+                if not self.flushed.is_set():
+                    await self.flushed.wait()  # what was posted before goes first
+                if head_first:
+                    await self._write(head)
+                    head = b""
+                if self._ring is None:
+                    await self._write(head, data)
+                else:
+                    await self._share(self._ring, head, data)
+            except asyncio.CancelledError:
+                self._transport.abort()  # a frame cut short would be continued by the next
+                raise
+            finally:
+                self._sending = False
+                self._write_posted()
+
+    async def _share(self, ring: OutgoingRing, head: bytes, data: memoryview) -> None:
+        while True:
+            self.room.clear()  # before asking: room may come while what has been said is written
+            place = ring.put(data) if data else b""
+            await self._write(head + place)
+            if place:
+                data = data[PIECE_BYTES:]
+            if not data:
+                return
+            head = b""
+            if not place:
+                await self.room.wait()
+
+    async def _write(self, *parts: Payload) -> None:
+        if self._socket is None:
+            await self._write_through_transport(b"".join(parts))
+        elif self._tls is None:
+            await self._write_around(*parts)
+        else:
+            self._check_is_there()
+            for part in parts:
+                for start in range(0, len(part), tls.SEALED_BYTES):
+                    self._tls.write(part[start : start + tls.SEALED_BYTES])
+                    if len(part) > tls.SEALED_BYTES:
+                        await self._write_around(self._tls.to_send())
+            await self._write_around(self._tls.to_send())
+
+    async def _write_around(self, *parts: Payload) -> None:
+        assert self._socket is not None
+        self._unwritten = [part for part in parts if part]
+        if self._write_what_fits(self._socket):
+            return
+        self._written = self._loop.create_future()
+        self._loop.add_writer(self._socket.fileno(), self._go_on_writing)
+        try:
+            await self._written
+        finally:
+            self._unwritten = []  # a sender's memory is its own again
+
+    async def _write_through_transport(self, data: bytes) -> None:
+        self._check_is_there()
+        self._transport.write(data)
+        if not self.flushed.is_set():
+            await self.flushed.wait()
+            self._check_is_there()
+
+    def _check_is_there(self) -> None:
+        failure = self._connection.failure
+        if failure is not None or self._transport.is_closing():
+            raise LinkError(f"the connection to {self._connection.peer} is gone") from failure
+
+    def _write_what_fits(self, around: socket.socket) -> bool:
+        """Hand the kernel what it takes of the frame; return whether that was all of it."""
+        left = self._unwritten
+        self._check_is_there()
+        while left:
+            try:
+                count = around.sendmsg(left)
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                peer = self._connection.peer
+                raise LinkError(f"the connection to {peer} broke: {error}") from error
+            while left and count >= len(left[0]):
+                count -= len(left.pop(0))
+            if left:
+                left[0] = memoryview(left[0])[count:]
+                return False
+        return True
+
+    def _go_on_writing(self) -> None:
+        """Write on; wake the sender at the end, so that it is not woken for every part."""
+        if self._written is None or self._socket is None:
+            return
+        error: Exception | None = None
+        try:
+            if not self._write_what_fits(self._socket):
+                return
+        except Exception as broken:  # the sender's to hear, whatever it is
+            error = broken
+        self._loop.remove_writer(self._socket.fileno())
+        written, self._written = self._written, None
+        if written.done():
+            return  # cancelled
+        if error is None:
+            written.set_result(None)
+        else:
+            written.set_exception(error)
+
+    def post(self, frame: bytes) -> None:
+        """Send a frame without payload after the send in progress; never wait."""
+        self._posted.append(frame)
+        self._write_posted()
+
+    def _write_posted(self) -> None:
+        if self._posted and not self._sending:
+            posted, self._posted = self._posted, []
+            self._has_written = True
+            if not self._transport.is_closing():
+                said = b"".join(posted)
+                if self._tls is not None:
+                    self._tls.write(said)
+                    said = self._tls.to_send()
+                self._transport.write(said)
+
+    def answer(self, session: tls.Session) -> None:
+        """Send what TLS has to say of its own, unless the send in progress will."""
+        if not self._sending and (said := session.to_send()):
+            self._transport.write(said)
+
+    def say_the_end(self) -> None:
+        """Tell the other end that no more comes, where TLS asks for that."""
+        if self._tls is not None and not self._sending and not self._transport.is_closing():
+            self._tls.say_the_end()
+            self._transport.write(self._tls.to_send())
 
 
 class _TcpConnection(asyncio.BufferedProtocol):
-    """One end of a connection; see :class:`anabranch.net.network.Connection`."""
+    """One end of a connection; see :class:`anabranch.net.network.Connection`.
+
+    It reads, opens and ends; what leaves is an :class:`_Outflow`'s, and whether the other end lives
+    a :class:`Liveness`'s. Its methods are those of two interfaces, asyncio's and ours.
+    """
 
     def __init__(
         self,
         welcome: Callable[[Connection], Receiver],
         limits: Limits,
+        patience: Patience,
         listener: _TcpListener | None = None,
         congestion_control: str | None = None,
         outgoing: OutgoingRing | None = None,
-        least_silence_s: float = LANE_SILENCE_S,
-        heartbeat_s: float = HEARTBEAT_S,
         make_session: Callable[[], tls.Session] | None = None,
-        stillness_s: float = STILLNESS_S,
-        ends_with_way: bool = False,
         through: str | None = None,
     ) -> None:
         self._tls = None if make_session is None else make_session()
-        self._outgoing = outgoing  # where the other end, on this machine, reads payloads
         self._incoming: IncomingRing | None = None
+        self._outgoing = outgoing  # where the other end, on this machine, reads payloads
         self._listener = listener  # where it came in; None where it was made
         self._congestion_control = congestion_control
         self._welcome = welcome
@@ -165,30 +339,13 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self.hosts = _LOOPBACK, _LOOPBACK
         self._socket: socket.socket | None = None  # another handle, around the transport
         self._loop = asyncio.get_running_loop()
-        self._flushed = asyncio.Event()  # the transport holds nothing back
-        self._unwritten: list[Payload] = []  # of the frame that is leaving
-        self._written: asyncio.Future[None] | None = None  # while a sender waits for the kernel
-        self._room = asyncio.Event()  # shared memory may have been freed, or the end has come
-        self._one_at_a_time = asyncio.Lock()
-        self._sending = self._tls is not None  # nothing else leaves during the handshake
-        self._posted: list[bytes] = []  # waits for the end of the send in progress
+        self._outflow = _Outflow(self, self._tls, outgoing)
         self._awaited_bytes = 1  # that must be there before the kernel wakes the loop
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None
         self._closing = False
-        self._least_silence_s = least_silence_s
-        self._silence = Silence(least_silence_s, self._loop.time(), heartbeat_s)
-        self._stillness_s = stillness_s
-        self._ends_with_way = ends_with_way
         self._through = through  # where it leads, for errors, if a pipe carries it
-        self._unanswered = Unanswered()
-        self._stands_for_links = False  # which are silent while the kernel's own are not
-        self._heard_s = -math.inf  # when the detector was last told that something came
-        self._tell_silence: Callable[[bool], None] | None = None  # whether it is unusual
-        self._is_silent = False  # as was told
-        self._is_mute = self._is_deaf = _never
-        self._heartbeat_s = heartbeat_s
-        self._has_written = False  # since the last heartbeat
-        self._heartbeat: asyncio.TimerHandle
+        self._liveness = Liveness(patience, self._outflow.beat, self._fail)
+        self._heard_s = -math.inf  # when that was last told that something came
         self.identity: str | None = None
         self.own_challenge = secrets.token_bytes(CHALLENGE_BYTES)
         # Whether the end that was called has answered; it has nothing to wait for itself.
@@ -205,7 +362,8 @@ class _TcpConnection(asyncio.BufferedProtocol):
             _open.add(self)
         own = transport.get_extra_info("socket")
         self._own = own
-        shares_memory = own.family == socket.AF_UNIX and self._through is None
+        is_tcp = own.family != socket.AF_UNIX
+        shares_memory = not is_tcp and self._through is None
         if shares_memory:
             self.peer = shared_memory.other_end(own)
             self.process = shared_memory.process_of(own)
@@ -224,7 +382,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
             self._socket = own.dup()
             self._socket.setblocking(False)
         transport.set_write_buffer_limits(high=0, low=0)
-        self._flushed.set()
+        self._outflow.begin(transport, self._socket)
         self._receiver = self._welcome(self)
         self._reader = FrameReader(
             self._receiver.on_message,
@@ -239,29 +397,35 @@ class _TcpConnection(asyncio.BufferedProtocol):
             transport.abort()  # no memory to share: the caller takes the end for that, and uses TCP
         elif self._tls is None:
             transport.write(encode_greeting(self.own_challenge))
-        self._heartbeat = self._loop.call_later(self._heartbeat_s, self._beat)
+        self._liveness.begin(self.peer, self._socket if is_tcp else None)
         if self._listener is not None:
             self._listener.accepted(self)
         if self._tls is not None and not self._closing:
             try:
                 self._shake_hands(self._tls)
             except NetError as error:
-                self._failure = error
-                transport.abort()
+                self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """End at once, for this reason."""
+        self.failure = error
+        self._transport.abort()
 
     def give_up_after(self, least_silence_s: float, stillness_s: float) -> None:
         """Give the peer up after a silence of so much, at least; and while its kernel answers."""
-        self._silence.least_s = self._least_silence_s = least_silence_s
-        self._stillness_s = stillness_s
+        self._liveness.give_up_after(least_silence_s, stillness_s)
 
     def bear(self, silence_s: float) -> None:
         """See :meth:`anabranch.net.network.Connection.bear`."""
-        self._silence.least_s = max(silence_s, self._least_silence_s)
+        self._liveness.bear(silence_s)
 
     def fall_silent(self, is_mute: Callable[[], bool], is_deaf: Callable[[], bool]) -> None:
         """See :meth:`anabranch.net.network.Connection.fall_silent`."""
-        self._is_mute, self._is_deaf = is_mute, is_deaf
-        self._stands_for_links = True
+        self._liveness.fall_silent(is_mute, is_deaf)
+
+    def tell_silence(self, told: Callable[[bool], None]) -> None:
+        """See :meth:`anabranch.net.network.Connection.tell_silence`."""
+        self._liveness.tell(told)
 
     def send_by(self, congestion_control: str) -> None:
         """Send by this congestion control from now on, unless the other end is on this machine."""
@@ -283,9 +447,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
                 self._transport.write(said)
         if session.is_ready:
             self.identity = session.identity
-            self._sending = False
-            self._posted.insert(0, encode_greeting(self.own_challenge))
-            self._write_posted()
+            self._outflow.opened(encode_greeting(self.own_challenge))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.buffer if self._tls is None else self._tls.staging
@@ -293,18 +455,15 @@ class _TcpConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         reader = self._reader
         now_s = self._loop.time()
-        if now_s - self._heard_s > _HEARD_S and not self._is_deaf():
+        if now_s - self._heard_s > _HEARD_S:
             self._heard_s = now_s
-            self._silence.heard(now_s)
-            if self._is_silent:
-                self._watch(False)
+            self._liveness.heard(now_s)
         for reads_left in reversed(range(_READS)):
             room = len(self.get_buffer(0))
             try:
                 self._advance(nbytes)
             except Exception as error:  # the peer's fault, or our own: either ends the stream
-                self._failure = error
-                self._transport.abort()
+                self._fail(error)
                 return
             if self._closing:
                 return
@@ -319,9 +478,9 @@ class _TcpConnection(asyncio.BufferedProtocol):
             if nbytes == 0:
                 return  # the transport will see the end too
         if self._outgoing is not None:
-            self._room.set()
+            self._outflow.room.set()
         if self._incoming is not None and (read := self._incoming.to_free()):
-            self._post(encode_freed(read))
+            self._outflow.post(encode_freed(read))
         # Of what is awaited, part of a record may have come that cannot be read yet.
         unread = 0 if self._tls is None else tls.RECORD_BYTES
         self._await_bytes(reader.awaited_bytes - unread)
@@ -340,8 +499,8 @@ class _TcpConnection(asyncio.BufferedProtocol):
             if not got:
                 break
             self._reader.advance(got)
-        if not self._sending and not self._closing and (said := session.to_send()):  # of TLS's own
-            self._transport.write(said)
+        if not self._closing:
+            self._outflow.answer(session)
 
     def _await_bytes(self, count: int) -> None:
         """Let the kernel wake the loop when so many bytes are there, or the end."""
@@ -352,119 +511,36 @@ class _TcpConnection(asyncio.BufferedProtocol):
             self._awaited_bytes = count
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
-    def _beat(self) -> None:
-        """Say that this side lives, if it has said nothing for a while; see that the peer does."""
-        now_s = self._loop.time()
-        self._heartbeat = self._loop.call_later(self._heartbeat_s, self._beat)
-        if not self._has_written and not self._sending and not self._is_mute():
-            self._post(encode_alive())
-        self._has_written = False
-        silent_s = self._silence.look(now_s)
-        if silent_s > 2 * self._heartbeat_s and not self._is_deaf():
-            # Inside a payload the loop is not woken for every byte.
-            silent_s = min(silent_s, self._kernel_silent_s())
-            self._silence.flowed(now_s - silent_s)
-        looks = self._ends_with_way or silent_s > 2 * self._heartbeat_s
-        unanswered_s = self._unanswered_s(now_s) if looks else 0.0
-        if self._ends_with_way and is_way_down(silent_s, unanswered_s, self._heartbeat_s):
-            self._failure = SilentWay(
-                f"nothing crosses the way to {self.peer}: it was silent for {silent_s:.1f} s, and "
-                f"its machine acknowledged nothing for {unanswered_s:.1f} s"
-            )
-            self._transport.abort()
-        elif (why := self._too_silent(silent_s, unanswered_s)) is not None:
-            self._failure = LinkError(f"{self.peer} has said nothing for {silent_s:.1f} s{why}")
-            self._transport.abort()
-        elif (is_silent := self._silence.is_unusual(silent_s, unanswered_s)) or self._is_silent:
-            self._watch(is_silent)
-
-    def _watch(self, is_silent: bool) -> None:
-        self._is_silent = is_silent
-        if self._tell_silence is not None and not self._closing:
-            self._tell_silence(is_silent)
-
-    def tell_silence(self, told: Callable[[bool], None]) -> None:
-        """See :meth:`anabranch.net.network.Connection.tell_silence`."""
-        self._tell_silence = told
-
-    def _too_silent(self, silent_s: float, unanswered_s: float | None) -> str | None:
-        """Return why the peer's silence is too long, as what follows in a sentence, or None."""
-        most_s = self._silence.most_s
-        if silent_s <= most_s:
-            return None
-        if unanswered_s is None:
-            return ""
-        if not answers(silent_s, most_s, unanswered_s):
-            return ", and its machine acknowledges nothing: the machine or the path to it is down"
-        still_s = max(most_s, self._stillness_s)
-        if silent_s <= still_s:
-            return None
-        return (
-            ", though its machine answers: the process is stopped, or holds its interpreter's lock "
-            f"for longer than the {still_s:g} s that are allowed (--stillness)"
-        )
-
-    def _unanswered_s(self, now_s: float) -> float | None:
-        """Return for how long the peer's kernel has not answered; None where that is not known."""
-        if self._stands_for_links:
-            return None
-        if self._own.family == socket.AF_UNIX:
-            return 0.0  # its kernel is ours
-        told = self._tcp_info()
-        if told is None:
-            return None
-        probes, unacknowledged, _, acked_ms = told
-        waits = bool(probes or unacknowledged)
-        return self._unanswered.look(now_s, waits, now_s - acked_ms / 1e3)
-
-    def _kernel_silent_s(self) -> float:
-        """Return how long ago data came, as the kernel knows; infinite where it does not say."""
-        if self._own.family == socket.AF_UNIX or (told := self._tcp_info()) is None:
-            return math.inf
-        return told[2] / 1e3
-
-    def _tcp_info(self) -> tuple[int, int, int, int] | None:
-        """Return the kernel's account of the connection, see _TCP_INFO; None where it has none."""
-        if self._socket is None or not hasattr(socket, "TCP_INFO"):
-            return None
-        told = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-        if len(told) < _TCP_INFO.size:
-            return None
-        probes, unacknowledged, data_ms, acked_ms = _TCP_INFO.unpack(told)
-        return probes, unacknowledged, data_ms, acked_ms
-
     def eof_received(self) -> None:
         if not self._reader.between_frames:
-            self._failure = LinkError(f"{self.peer} closed the connection inside a message")
+            self.failure = LinkError(f"{self.peer} closed the connection inside a message")
 
     def pause_writing(self) -> None:
-        self._flushed.clear()
+        self._outflow.flushed.clear()
 
     def resume_writing(self) -> None:
-        self._flushed.set()
+        self._outflow.flushed.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._heartbeat.cancel()
+        self._liveness.end()
         with _opening:
             _open.discard(self)
         if self._listener is not None:
             self._listener.forget(self)
-        if self._failure is None and not self._closing:
+        if self.failure is None and not self._closing:
             self._read_the_rest()
-        if self._failure is None and not self._closing:
+        if self.failure is None and not self._closing:
             cause = f": {exc}" if exc else ""
-            self._failure = LinkError(f"{self.peer} closed the connection{cause}")
-        self._go_on_writing()
-        self._flushed.set()
-        self._room.set()
+            self.failure = LinkError(f"{self.peer} closed the connection{cause}")
+        self._outflow.end()
         if self._socket is not None:
             self._socket.close()
         self._incoming = self._outgoing = None  # memory goes with the connection
         self._reader.share_no_more()
         if not self._greeted.done():
-            self._greeted.set_exception(self._failure or LinkError(f"{self.peer} is gone"))
+            self._greeted.set_exception(self.failure or LinkError(f"{self.peer} is gone"))
         elif not self._greeted.cancelled():
-            self._receiver.on_closed(self._failure)
+            self._receiver.on_closed(self.failure)
 
     @property
     def their_challenge(self) -> bytes:
@@ -501,7 +577,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         except OSError:
             pass  # that was all
         except Exception as error:  # the peer's fault, or our own
-            self._failure = error
+            self.failure = error
 
     # --- the protocol's side
 
@@ -520,134 +596,15 @@ class _TcpConnection(asyncio.BufferedProtocol):
             if self._greeted.cancelled():
                 self.close()
 
-    async def send(
+    def send(
         self, message: Message, payload: Payload = b"", head_first: bool = False
-    ) -> None:
-        data = memoryview(payload).cast("B")
-        head = encode_frame(message, len(data))
-        async with self._one_at_a_time:
-            self._sending = self._has_written = True
-            try:
-                if not self._flushed.is_set():
-                    await self._flushed.wait()  # what was posted before goes first
-                if head_first:
-                    await self._write(head)
-                    head = b""
-                if self._outgoing is None:
-                    await self._write(head, data)
-                else:
-                    await self._share(self._outgoing, head, data)
-            except asyncio.CancelledError:
-                self._transport.abort()  # a frame cut short would be continued by the next
-                raise
-            finally:
-                self._sending = False
-                self._write_posted()
-
-    async def _share(self, ring: OutgoingRing, head: bytes, data: memoryview) -> None:
-        while True:
-            self._room.clear()  # before asking: room may come while what has been said is written
-            place = ring.put(data) if data else b""
-            await self._write(head + place)
-            if place:
-                data = data[PIECE_BYTES:]
-            if not data:
-                return
-            head = b""
-            if not place:
-                await self._room.wait()
-
-    async def _write(self, *parts: Payload) -> None:
-        if self._socket is None:
-            await self._write_through_transport(b"".join(parts))
-        elif self._tls is None:
-            await self._write_around(*parts)
-        else:
-            self._check_is_there()
-            for part in parts:
-                for start in range(0, len(part), tls.SEALED_BYTES):
-                    self._tls.write(part[start : start + tls.SEALED_BYTES])
-                    if len(part) > tls.SEALED_BYTES:
-                        await self._write_around(self._tls.to_send())
-            await self._write_around(self._tls.to_send())
-
-    async def _write_around(self, *parts: Payload) -> None:
-        assert self._socket is not None
-        self._unwritten = [part for part in parts if part]
-        if self._write_what_fits(self._socket):
-            return
-        self._written = self._loop.create_future()
-        self._loop.add_writer(self._socket.fileno(), self._go_on_writing)
-        try:
-            await self._written
-        finally:
-            self._unwritten = []  # a sender's memory is its own again
-
-    async def _write_through_transport(self, data: bytes) -> None:
-        self._check_is_there()
-        self._transport.write(data)
-        if not self._flushed.is_set():
-            await self._flushed.wait()
-            self._check_is_there()
-
-    def _check_is_there(self) -> None:
-        if self._failure is not None or self._transport.is_closing():
-            raise LinkError(f"the connection to {self.peer} is gone") from self._failure
-
-    def _write_what_fits(self, around: socket.socket) -> bool:
-        """Hand the kernel what it takes of the frame; return whether that was all of it."""
-        left = self._unwritten
-        self._check_is_there()
-        while left:
-            try:
-                count = around.sendmsg(left)
-            except BlockingIOError:
-                return False
-            except OSError as error:
-                raise LinkError(f"the connection to {self.peer} broke: {error}") from error
-            while left and count >= len(left[0]):
-                count -= len(left.pop(0))
-            if left:
-                left[0] = memoryview(left[0])[count:]
-                return False
-        return True
-
-    def _go_on_writing(self) -> None:
-        """Write on; wake the sender at the end, so that it is not woken for every part."""
-        if self._written is None or self._socket is None:
-            return
-        error: Exception | None = None
-        try:
-            if not self._write_what_fits(self._socket):
-                return
-        except Exception as broken:  # the sender's to hear, whatever it is
-            error = broken
-        self._loop.remove_writer(self._socket.fileno())
-        written, self._written = self._written, None
-        if written.done():
-            return  # cancelled
-        if error is None:
-            written.set_result(None)
-        else:
-            written.set_exception(error)
+    ) -> Coroutine[Any, Any, None]:
+        """See :meth:`anabranch.net.network.Connection.send`."""
+        return self._outflow.send(message, payload, head_first)
 
     def post(self, message: Message) -> None:
-        self._post(encode_frame(message))
-
-    def _post(self, frame: bytes) -> None:
-        self._posted.append(frame)
-        self._write_posted()
-
-    def _write_posted(self) -> None:
-        if self._posted and not self._sending:
-            posted, self._posted = self._posted, []
-            self._has_written = True
-            if not self._transport.is_closing():
-                said = b"".join(posted)
-                if self._tls is not None:
-                    self._tls.write(said)
-                    said = self._tls.to_send()
-                self._transport.write(said)
+        """See :meth:`anabranch.net.network.Connection.post`."""
+        self._outflow.post(encode_frame(message))
 
     def trust(self) -> None:
         self._reader.trust(self._limits)
@@ -657,10 +614,10 @@ class _TcpConnection(asyncio.BufferedProtocol):
             self._listener.forget(self)
 
     def close(self) -> None:
-        if self._tls is not None and not self._sending and not self._transport.is_closing():
-            self._tls.say_the_end()
-            self._transport.write(self._tls.to_send())
+        """See :meth:`anabranch.net.network.Connection.close`."""
+        self._outflow.say_the_end()
         self._closing = True
+        self._liveness.tell(None)
         self._reader.stop()
         self._transport.close()
 
@@ -793,19 +750,16 @@ class TcpNetwork:
         stillness_s: float = STILLNESS_S,
         ends_with_way: bool = False,
     ) -> None:
-        self._stillness_s = stillness_s
-        self._ends_with_way = ends_with_way
+        self._patience = Patience(least_silence_s, heartbeat_s, stillness_s, ends_with_way)
         self._credentials = credentials
-        self._heartbeat_s = heartbeat_s
         shares_memory = shares_memory and credentials is None
         self._limits = limits
-        self._least_silence_s = least_silence_s
         self._shares_memory = shares_memory and shared_memory.is_possible()
         self._congestion_control = congestion_control or {}
 
     def give_up_after(self, least_silence_s: float) -> None:
         """Give peers up after a silence of so much, at least, on connections yet to be made."""
-        self._least_silence_s = least_silence_s
+        self._patience = replace(self._patience, least_silence_s=least_silence_s)
 
     async def connect(self, address: Address, receiver: Receiver) -> Connection:
         """See :meth:`anabranch.net.network.Network.connect`."""
@@ -821,7 +775,7 @@ class TcpNetwork:
                 )
             else:
                 # A host that answers nothing would else cost what the kernel takes, some 20 s.
-                longest_s = _CONNECT_SILENCES * self._least_silence_s
+                longest_s = _CONNECT_SILENCES * self._patience.least_silence_s
                 try:
                     async with within(longest_s):
                         _, connection = await loop.create_connection(make, *address)
@@ -843,12 +797,9 @@ class TcpNetwork:
             _TcpConnection,
             lambda _: receiver,
             self._limits,
+            self._patience,
             None,
-            least_silence_s=self._least_silence_s,
-            heartbeat_s=self._heartbeat_s,
             make_session=make_session,
-            stillness_s=self._stillness_s,
-            ends_with_way=self._ends_with_way,
         )
 
     async def connect_through(self, end: pipe.End, peer: str, receiver: Receiver) -> Connection:
@@ -868,7 +819,7 @@ class TcpNetwork:
     async def pipe_to(self, address: Address, end: pipe.End) -> None:
         """See :meth:`anabranch.net.network.Network.pipe_to`."""
         try:
-            async with within(_CONNECT_SILENCES * self._least_silence_s):
+            async with within(_CONNECT_SILENCES * self._patience.least_silence_s):
                 ends = await asyncio.open_connection(*address)
         except (OSError, TimeoutError) as error:
             raise LinkError(f"cannot connect to {show(address)}: {error}") from error
@@ -889,7 +840,7 @@ class TcpNetwork:
     def adopt(self, connection: Connection, address: Address) -> Connection:
         """See :meth:`anabranch.net.network.Network.adopt`."""
         assert isinstance(connection, _TcpConnection)
-        connection.give_up_after(self._least_silence_s, self._stillness_s)
+        connection.give_up_after(self._patience.least_silence_s, self._patience.stillness_s)
         control = self._congestion_control.get(address)
         if control is not None:
             connection.send_by(control)
@@ -902,16 +853,12 @@ class TcpNetwork:
         listener = _TcpListener()
         credentials = self._credentials
         make_session = None if credentials is None else self._called(credentials)
+        # Who calls makes another connection at once; who is called waits for that.
+        patience = replace(self._patience, ends_with_way=False)
 
         def make() -> _TcpConnection:
             return _TcpConnection(
-                welcome,
-                self._limits,
-                listener,
-                least_silence_s=self._least_silence_s,
-                heartbeat_s=self._heartbeat_s,
-                make_session=make_session,
-                stillness_s=self._stillness_s,
+                welcome, self._limits, patience, listener, make_session=make_session
             )
 
         try:
