@@ -60,7 +60,6 @@ from anabranch.scheduler import memory as memories
 from anabranch.scheduler.admission import Admission
 from anabranch.scheduler.answers import Answers
 from anabranch.scheduler.awareness import Awareness
-from anabranch.scheduler.calls import Calls
 from anabranch.scheduler.channels import Channels, Chunking, Dispatching, Outcome
 from anabranch.scheduler.cut_links import BLAME_S, CutLinks
 from anabranch.scheduler.dependence import dispensable
@@ -69,6 +68,7 @@ from anabranch.scheduler.losses import Repairs
 from anabranch.scheduler.members import Members
 from anabranch.scheduler.membership.life import Happens, Stage
 from anabranch.scheduler.memory import Journal
+from anabranch.scheduler.outcomes import Outcomes
 from anabranch.scheduler.pacing import PaceBook
 from anabranch.scheduler.patience import RoundTimes
 from anabranch.scheduler.planning import Planners, Planning
@@ -203,14 +203,14 @@ class Scheduler:
             run, plan, awareness, planner, planners, keeper.remember, form_groups
         )
         self._admission = Admission(run, planning, self._pace, keeper.remember)
-        self._calls = Calls(run, planning, keeper, times, self._let_in, is_restart)
+        self._outcomes = Outcomes(run, planning, keeper, times, self._let_in, is_restart)
         self._survivors = Survivors(
             run,
             repairs,
             planning,
             self._pace,
             self._admission,
-            self._calls.follow,
+            self._outcomes.follow,
             keeper.remember,
             self._begin_if_all_ready,
         )
@@ -235,7 +235,7 @@ class Scheduler:
                 self._survivors,
                 self._cut_links,
                 self._presence,
-                self._calls.follow,
+                self._outcomes.follow,
                 keeper.remember,
                 self._hear,
             )
@@ -498,19 +498,19 @@ class Scheduler:
             case ExchangeRequest() | Unfit() if run.started_s is not None:
                 self._survivors.go_on_without_departed(message.channel)
                 if site in run.sessions:
-                    self._calls.follow(self.channels.request(site, message))
+                    self._outcomes.follow(self.channels.request(site, message))
             case Holding():
-                self._calls.follow(self.channels.hold(site, message))
+                self._outcomes.follow(self.channels.hold(site, message))
             case ExchangeEnded():
-                self._calls.ended(site, message)
+                self._outcomes.ended(site, message)
             case SubgroupRequest() if run.started_s is not None:
                 outcome = self.channels.subgroup(site, message.members, message.name)
                 self._keeper.remember()
-                self._calls.follow(outcome)
+                self._outcomes.follow(outcome)
             case Gather() if run.started_s is not None:
                 self._survivors.go_on_without_departed(message.channel)
                 if site in run.sessions:
-                    self._calls.follow(self.channels.gather(site, message))
+                    self._outcomes.follow(self.channels.gather(site, message))
             case InStep() if self._repairs is not None:
                 self._admission.in_step(site, message)
             case ProceedRequest() if self._pace is not None:
@@ -524,7 +524,7 @@ class Scheduler:
             case Stack():
                 self._answers.told(message, self.status())
             case Progress():
-                self._calls.follow(self.channels.progress(site, message, run.now_s()))
+                self._outcomes.follow(self.channels.progress(site, message, run.now_s()))
             case Measured():
                 self._planning.hear(site, message)
             case TimeRequest():

@@ -16,7 +16,7 @@ from anabranch.scheduler.run import LONGEST_S, Run
 _SLACK_S = 1.0  # by which an exchange may seem to have begun before the run
 
 
-class Calls:
+class Outcomes:
     """Says, writes down and remembers what follows from the calls of sites.
 
     Args:
