@@ -152,6 +152,7 @@ PURE = [
     "run/attendance.py",
     "run/faults.py",
     "run/replay.py",
+    "scheduler/calls",
     "scheduler/channels.py",
     "scheduler/chunking.py",
     "scheduler/clients.py",

@@ -11,7 +11,7 @@ from anabranch.plan import Packed, Ring
 from anabranch.run import explore
 from anabranch.run.explore import make_case, minimised
 from anabranch.scheduler.admission import Admission
-from anabranch.scheduler.channels import Outcome
+from anabranch.scheduler.calls.outcome import Outcome
 from anabranch.scheduler.membership.life import Stage
 from anabranch.scheduler.repair import Unsettled
 

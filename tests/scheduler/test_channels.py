@@ -31,7 +31,9 @@ from anabranch.net.messages import (
 )
 from anabranch.overlay import random_complete
 from anabranch.plan import Plan, fapt
-from anabranch.scheduler.channels import Began, Channels, Dispatching, Outcome
+from anabranch.scheduler.calls.dealing import Dispatching
+from anabranch.scheduler.calls.outcome import Began, Outcome
+from anabranch.scheduler.channels import Channels
 
 from ..every import every
 
@@ -80,7 +82,7 @@ def test_the_first_request_begins_an_exchange_and_each_is_granted() -> None:
     second = request(channels, 0, 1)
     assert second.say == [(0, Grant(0, 1, 1, 1, "", 10))]
     assert second.began == []
-    assert channels.largest_elements == 100
+    assert channels.books.largest_elements == 100
 
 
 def test_members_are_called_once_by_the_first_that_wants_it() -> None:
@@ -102,7 +104,7 @@ def test_members_are_called_where_one_that_does_not_call_asks_first() -> None:
 
 def test_a_new_plan_goes_along_with_the_first_grant_under_it() -> None:
     channels = make()
-    channels.issue(SECOND)
+    channels.books.issue(SECOND)
     ((_, grant),) = request(channels, 0, 1).say
     assert isinstance(grant, Grant)
     assert plans.loads(grant.plan_json) == SECOND
@@ -165,7 +167,7 @@ def test_once_closed_no_further_exchange_is_held() -> None:
     channels = make()
     channel = subgroup(channels, (0, 1))
     request(channels, 0, 1)
-    channels.close("5 s are over")
+    channels.books.close("5 s are over")
     assert [type(said) for _, said in request(channels, 1, 1).say] == [Grant]
     assert request(channels, 0, 2).say == [(0, NoMoreRounds(2, "5 s are over"))]
     assert request(channels, 0, 1, channel).say == [(0, NoMoreRounds(1, "5 s are over"))]
@@ -196,7 +198,7 @@ def test_a_subgroup_is_a_channel_of_its_own_and_the_same_for_each_member() -> No
 def test_a_subgroup_runs_under_the_part_of_a_new_plan_that_spans_it() -> None:
     channels = make()
     channel = subgroup(channels, (1, 3))
-    channels.issue(SECOND)
+    channels.books.issue(SECOND)
     ((_, grant),) = request(channels, 1, 1, channel).say
     assert isinstance(grant, Grant)
     assert plans.loads(grant.plan_json) == plans.restrict(SECOND, (1, 3))
@@ -486,10 +488,10 @@ def test_a_broadcast_is_dealt_beforehand() -> None:
 
 def test_members_that_follow_are_told_of_calls_and_contribute_nothing_to_them() -> None:
     channels = make(repairs=True)
-    channels.followers = {3}
+    channels.following.sites = {3}
     first = request(channels, 1, 1)
     assert first.say[0] == (3, Called(1, 1, SMALL))
-    channels.followers.clear()  # it is fixed by the first request
+    channels.following.sites.clear()  # it is fixed by the first request
     asked = [request(channels, site, 1).say for site in (0, 2, 3)]
     grants = [grant for said in (first.say[1:], *asked) for _, grant in said]
     assert grants == [Grant(0, 1, 1, 1, "", 10, settles=True, followers=(3,))] * 4
@@ -505,7 +507,7 @@ def test_members_that_follow_are_told_of_calls_and_contribute_nothing_to_them() 
 
 def test_a_member_that_follows_is_told_of_a_call_once_by_the_first_that_makes_it() -> None:
     channels = make(repairs=True)
-    channels.followers = {3}
+    channels.following.sites = {3}
     called = [
         [told for _, told in request(channels, site, 1).say if isinstance(told, Called)]
         for site in (1, 2)
@@ -515,7 +517,7 @@ def test_a_member_that_follows_is_told_of_a_call_once_by_the_first_that_makes_it
 
 def test_a_member_that_follows_is_told_of_no_gathering_and_of_no_broadcast_of_its_own() -> None:
     channels = make(repairs=True)
-    channels.followers = {3}
+    channels.following.sites = {3}
     channels.gather(0, Gather(0, 1, b""))
     assert channels.gather(1, Gather(0, 1, b"")).say == []
     for site in (2, 3):
@@ -531,7 +533,7 @@ def test_a_member_that_follows_is_told_of_no_gathering_and_of_no_broadcast_of_it
 def test_no_site_is_let_in_while_one_follows_or_is_handed_the_state() -> None:
     channels = make(repairs=True)
     assert not channels.is_busy
-    channels.followers = {3}
+    channels.following.sites = {3}
     assert channels.is_busy
     channels.lose({3}, SECOND)
     assert not channels.is_busy
@@ -546,7 +548,7 @@ def test_what_takes_more_than_the_room_waits_for_a_member_that_follows() -> None
     channels = make(most_bytes=399, repairs=True)
     assert any(isinstance(told, Grant) for _, told in request(channels, 0, 1).say)
     channels = make(most_bytes=399, repairs=True)
-    channels.followers = {3}
+    channels.following.sites = {3}
     for site in range(3):
         said = request(channels, site, 1).say
         assert not any(isinstance(told, Grant) for _, told in said)
@@ -559,7 +561,7 @@ def test_exchanges_that_hand_the_state_on_are_no_rounds() -> None:
     for number, signature in ((1, SMALL), (2, handed_on), (3, SMALL)):
         for site in (0, 1):
             request(channels, site, number, signature=signature)
-    assert [channels.round_of(number) for number in (1, 2, 3)] == [1, None, 2]
+    assert [channels.following.round_of(number) for number in (1, 2, 3)] == [1, None, 2]
 
 
 def test_no_site_is_let_in_to_a_subgroup_nor_where_losses_end_the_run() -> None:

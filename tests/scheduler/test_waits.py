@@ -45,11 +45,11 @@ def test_each_site_is_awaited_at_its_own_next_call() -> None:
     overlay = random_complete(3, 0)
     channels = Channels(str, 3, star(overlay, hub=0), 1e9, lambda plan, elements: 1 << 20, None)
     signature = Signature(1, 2, 1000)
-    assert channels.stalls() == []
+    assert channels.books.stalls() == []
     for number in (1, 2):
         channels.request(0, ExchangeRequest(0, number, signature))
     channels.request(1, ExchangeRequest(0, 1, signature))
-    found = {stall.awaited: (stall.what, stall.waiting) for stall in channels.stalls()}
+    found = {stall.awaited: (stall.what, stall.waiting) for stall in channels.books.stalls()}
     assert found == {
         1: ("call 2 (an exchange)", frozenset({0})),
         2: ("call 1 (an exchange)", frozenset({0, 1})),
@@ -57,9 +57,9 @@ def test_each_site_is_awaited_at_its_own_next_call() -> None:
     for number in (1, 2):
         channels.request(2, ExchangeRequest(0, number, signature))
     channels.request(1, ExchangeRequest(0, 2, signature))
-    assert channels.stalls() == []
+    assert channels.books.stalls() == []
     channels.gather(2, Gather(0, 1, b"value"))
-    assert {stall.what for stall in channels.stalls()} == {"call 3 (a gathering)"}
+    assert {stall.what for stall in channels.books.stalls()} == {"call 3 (a gathering)"}
 
 
 def test_no_wait_is_told_in_which_no_site_is_held_up() -> None:

@@ -32,7 +32,7 @@ from anabranch.net.messages import (
     TimeRequest,
 )
 from anabranch.record import events
-from anabranch.scheduler.channels import Outcome
+from anabranch.scheduler.calls.outcome import Outcome
 from anabranch.scheduler.membership.life import Happens, Stage
 from anabranch.scheduler.planning import Planning
 from anabranch.scheduler.run import Run
@@ -137,7 +137,7 @@ class Admission:
         """
         run = self._run
         follow = bool(holders)  # those that have the state go on while they hand it on
-        holders = holders or frozenset({min(run.channels.members(0))})
+        holders = holders or frozenset({min(run.channels.books.members(0))})
         apart = {(a, b) for ends in self._introductions.apart for a, b in permutations(ends, 2)}
         asking, cut = run.lives.at({Stage.ASKING}), run.members.out_of_reach | apart
         losses = run.losses.returned(run.overlay, asking, cut)
@@ -169,16 +169,16 @@ class Admission:
         run = self._run
         if message.kept < 0 or len(message.why) > _MOST_SAID:
             raise MalformedMessage(f"{run.name(site)} is in step with {message.kept} calls kept")
-        if site not in run.channels.followers | self._planning.leaves:
+        if site not in run.channels.following.sites | self._planning.leaves:
             return
-        run.channels.followers.discard(site)
+        run.channels.following.sites.discard(site)
         run.note(
             events.SiteInStep(
                 at_s=run.since_start_s(), site=site, kept=message.kept, why=message.why
             )
         )
         plan = self._planning.for_the_rest()
-        run.channels.issue(plan)
+        run.channels.books.issue(plan)
         self._remember()
         self._planning.use(plan, f"{run.name(site)} is in step")
 

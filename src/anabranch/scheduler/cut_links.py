@@ -205,7 +205,7 @@ class CutLinks:
             return
         run.losses = run.losses.healed([*permutations(ends, 2)])
         plan = self._planning.for_the_rest()
-        run.channels.issue(plan)
+        run.channels.books.issue(plan)
         self._remember()
         names = " and ".join(map(run.name, sorted(ends)))
         self._planning.use(plan, f"{names} reach each other again")

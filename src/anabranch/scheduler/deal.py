@@ -8,7 +8,7 @@ from anabranch import plan as plans
 from anabranch._typed_toml import Positive, Table
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
-from anabranch.scheduler.channels import Chunking, Dispatching
+from anabranch.scheduler.calls.dealing import Chunking, Dispatching
 from anabranch.scheduler.dispatch import needed_window
 
 _ELEMENT_BYTES = 4

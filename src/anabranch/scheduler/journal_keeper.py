@@ -96,7 +96,7 @@ class JournalKeeper:
             listen=self.listens_at,
             rates=self._rates(),
             stopped=run.stopped,
-            lasts=channels.lasts,
+            lasts=channels.books.lasts,
         )
         data = memories.encode(memory)
         if data != self._written:

@@ -15,7 +15,7 @@ from anabranch import overlay as overlays
 from anabranch.net.messages import Contribution, LinkRate
 from anabranch.overlay import Overlay
 from anabranch.record import LogError
-from anabranch.scheduler.channels import Subgroup
+from anabranch.scheduler.calls.subgroups import Subgroup
 from anabranch.scheduler.losses import Losses
 
 RESERVED = 1_000_000

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from anabranch.net.errors import MalformedMessage
 from anabranch.net.messages import ExchangeEnded
 from anabranch.record import events
-from anabranch.scheduler.channels import Outcome
+from anabranch.scheduler.calls.outcome import Outcome
 from anabranch.scheduler.journal_keeper import JournalKeeper
 from anabranch.scheduler.patience import RoundTimes
 from anabranch.scheduler.planning import Planning
@@ -57,7 +57,7 @@ class Outcomes:
         outcome = run.channels.ended(site, message)
         self._times.add((message.channel, message.number), message.seconds)
         run.tell_patience()
-        round = run.channels.round_of(message.number)
+        round = run.channels.following.round_of(message.number)
         if message.channel == 0 and round is not None:
             run.note(
                 events.RoundDone(
@@ -83,7 +83,7 @@ class Outcomes:
             if not run.buffer_elements:
                 run.buffer_elements = began.elements
                 run.note_began(began.elements)
-            round = run.channels.round_of(began.number)
+            round = run.channels.following.round_of(began.number)
             if began.channel == 0 and round is not None:
                 run.note(
                     events.RoundBegan(
@@ -106,7 +106,7 @@ class Outcomes:
                     interrupted=repaired.interrupted,
                 )
             )
-        for elements in run.channels.unplanned:
+        for elements in run.channels.books.unplanned:
             self._planning.seek(elements, self.follow)
         if outcome.wrong:
             run.abort(outcome.wrong)

@@ -13,7 +13,7 @@ from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.record import events, units
 from anabranch.scheduler.awareness import Awareness
-from anabranch.scheduler.channels import Outcome
+from anabranch.scheduler.calls.outcome import Outcome
 from anabranch.scheduler.losses import Planner
 from anabranch.scheduler.plans_by_size import order_of
 from anabranch.scheduler.policy import Replan, event_of
@@ -87,8 +87,8 @@ class Planning:
         Args:
             newcomers: that are to follow, beside those that do already.
         """
-        followers = {*newcomers} | self._run.channels.followers
-        find = self._find(self._run.channels.largest_elements, followers)
+        followers = {*newcomers} | self._run.channels.following.sites
+        find = self._find(self._run.channels.books.largest_elements, followers)
         plan, self.leaves = find()
         return plan
 
@@ -144,7 +144,7 @@ class Planning:
             networks = -1
             while networks != self._networks:  # what is planned for has become another meanwhile
                 networks = self._networks
-                find = self._find(elements, run.channels.followers)
+                find = self._find(elements, run.channels.following.sites)
                 plan, _ = await asyncio.get_running_loop().run_in_executor(None, find)
         except Exception as error:  # nothing else would hear of it
             run.abort(f"the scheduler failed to plan: {type(error).__name__}: {error}")
@@ -157,7 +157,7 @@ class Planning:
     def _use_for(self, elements: int, plan: Plan) -> Outcome:
         """Let buffers of an order of size have a plan; return what follows."""
         run, channels = self._run, self._run.channels
-        main, is_largest = channels.main, elements >= channels.largest_elements
+        main, is_largest = channels.books.main, elements >= channels.books.largest_elements
         same = [
             each
             for each in channels.all.plans.in_use
@@ -249,7 +249,7 @@ class Planning:
     def begin_again(self) -> None:
         """Plan again after a restart of the scheduler."""
         if self._awareness is not None:
-            size_bytes = _ELEMENT_BYTES * self._run.channels.largest_elements
+            size_bytes = _ELEMENT_BYTES * self._run.channels.books.largest_elements
             self._begin_to_look(self._awareness, size_bytes)
 
     def _begin_to_look(self, awareness: Awareness, size_bytes: int) -> None:
@@ -266,7 +266,9 @@ class Planning:
     def exchange_began(self) -> None:
         """Take note that buffers may be larger from now on."""
         if self._replan_loop is not None:
-            self._replan_loop.size_bytes = _ELEMENT_BYTES * self._run.channels.largest_elements
+            self._replan_loop.size_bytes = (
+                _ELEMENT_BYTES * self._run.channels.books.largest_elements
+            )
 
     def close(self) -> None:
         """Look at plans no more."""
@@ -326,12 +328,12 @@ class Planning:
             version = self._run.channels.all.plan.version + 1
             replan = replace(replan, plan=replace(replan.plan, version=version))
             self._networks += 1
-            self._run.channels.issue(replan.plan)
+            self._run.channels.books.issue(replan.plan)
             self._remember()
             self._run.note(event_of(replan, self._run.since_start_s()))
             self._auxiliary = version, _flat(replan.plan)  # they come with the plan
         channels = self._run.channels
-        latest = channels.all.plan.version, self._beside(paths, channels.main)
+        latest = channels.all.plan.version, self._beside(paths, channels.books.main)
         if latest != self._auxiliary:
             self._auxiliary = latest
             self._run.broadcast(Auxiliary(*latest))

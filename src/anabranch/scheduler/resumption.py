@@ -8,7 +8,7 @@ from anabranch.net.deadline import after
 from anabranch.net.messages import Abort, AnyMessage, CutOff, Patience, Standing
 from anabranch.net.session import Session
 from anabranch.record import events
-from anabranch.scheduler.channels import Outcome
+from anabranch.scheduler.calls.outcome import Outcome
 from anabranch.scheduler.cut_links import CutLinks
 from anabranch.scheduler.memory import Memory
 from anabranch.scheduler.planning import Planning
@@ -80,7 +80,7 @@ class Resumption:
     def hear(self, site: int, message: AnyMessage) -> None:
         """Hear a site that has come back, before all have."""
         if isinstance(message, Standing):
-            self._run.channels.check(site, message)
+            self._run.channels.checks.standing(site, message)
         if self._returning.hear(site, message):
             self._go_on()
             return
@@ -122,10 +122,10 @@ class Resumption:
             run.stopped or "",
         )
         if run.stopped is not None:  # now that it is known which calls have been made
-            run.channels.close(run.stopped)
+            run.channels.books.close(run.stopped)
         self._planning.begin_again()
         plan = self._planning.for_the_rest()
-        run.channels.issue(plan)
+        run.channels.books.issue(plan)
         self._remember()
         run.broadcast(Patience(run.patience_s))
         self._planning.use(plan, "the scheduler was restarted")

@@ -60,7 +60,9 @@ from anabranch.scheduler import memory as memories
 from anabranch.scheduler.admission import Admission
 from anabranch.scheduler.answers import Answers
 from anabranch.scheduler.awareness import Awareness
-from anabranch.scheduler.channels import Channels, Chunking, Dispatching, Outcome
+from anabranch.scheduler.calls.dealing import Chunking, Dispatching
+from anabranch.scheduler.calls.outcome import Outcome
+from anabranch.scheduler.channels import Channels
 from anabranch.scheduler.cut_links import BLAME_S, CutLinks
 from anabranch.scheduler.dependence import dispensable
 from anabranch.scheduler.journal_keeper import JournalKeeper
@@ -329,7 +331,7 @@ class Scheduler:
 
     def _known(self) -> Known:
         run = self._run
-        plan = self.channels.main if self._pace is None else self._pace.plan
+        plan = self.channels.books.main if self._pace is None else self._pace.plan
         return Known(
             overlay=self.overlay,
             believed=self._planning.belief(),
@@ -349,7 +351,7 @@ class Scheduler:
             lost=run.lives.lost,
             left=run.lives.left,
             stalls=[
-                *self.channels.stalls(),
+                *self.channels.books.stalls(),
                 *(() if self._pace is None else self._pace.book.standing.stalls()),
             ],
             exchanges=self.channels.results,
@@ -416,7 +418,7 @@ class Scheduler:
         if run.stopped is None and not run.is_over:
             run.stopped = reason
             if run.returning is None:  # else once sites have said which calls they have made
-                self.channels.close(reason)
+                self.channels.books.close(reason)
             self._keeper.remember()
             if self._pace is not None:
                 self._pace.book.close()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from anabranch.net.messages import Abort
 from anabranch.record import events
 from anabranch.scheduler.admission import Admission
-from anabranch.scheduler.channels import Outcome
+from anabranch.scheduler.calls.outcome import Outcome
 from anabranch.scheduler.losses import Repairs
 from anabranch.scheduler.membership.life import Happens, Stage
 from anabranch.scheduler.planning import Planning
@@ -195,13 +195,13 @@ class Survivors:
 
     def do_without(self, departed: int) -> None:
         """Go on without a site that has left, where a member has made a call that it has not."""
-        for channel in self._run.channels.awaiting(departed):
+        for channel in self._run.channels.books.awaiting(departed):
             self.go_on_without_departed(channel)
 
     def go_on_without_departed(self, channel: int) -> None:
         """Go on without sites that have left, as a member of their channel makes another call."""
         run = self._run
-        departed = run.lives.departed & {*run.channels.members(channel)}
+        departed = run.lives.departed & {*run.channels.books.members(channel)}
         if not departed or self._repairs is None:
             return
         names = ", ".join(map(run.name, sorted(departed)))

@@ -1,0 +1,195 @@
+"""The channels of a run, and the plans that their exchanges run under. Pure.
+
+A channel is a set of members and the calls among them; channel 0 is that of all sites. Each has a
+book (:class:`anabranch.scheduler.exchanges.ExchangeBook`), and all books share one counter of
+exchanges. A channel is never removed: one whose members are all lost has an empty book, so that
+the numbers of the others stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from anabranch import plan as plans
+from anabranch.net.errors import OutOfPlaceMessage
+from anabranch.net.messages import NoMoreRounds
+from anabranch.plan import Plan
+from anabranch.scheduler.calls import accounts
+from anabranch.scheduler.calls.accounts import Name
+from anabranch.scheduler.exchanges import Answer, Counter, ExchangeBook
+from anabranch.scheduler.plans_by_size import PlansBySize
+from anabranch.scheduler.waits import Stall
+
+
+class Books:
+    """The books of all channels, by their numbers.
+
+    Args:
+        name: makes a site's name for error messages.
+        sites: how many there are.
+        plans: that exchanges of all sites run under.
+        most_bytes: of buffers of exchanges under way at once.
+
+    Attributes:
+        counter: of exchanges, over all channels.
+        left: sites that have left, and make no further call.
+        lost: sites that are no members of any channel.
+        largest_elements: of the buffers that were exchanged so far.
+    """
+
+    def __init__(self, name: Name, sites: int, plans: PlansBySize, most_bytes: float) -> None:
+        self._name = name
+        self.counter = Counter(most_bytes)
+        self._books = [ExchangeBook(range(sites), plans, self.counter)]
+        self.left: set[int] = set()
+        self.lost: set[int] = set()
+        self.largest_elements = 0
+        self._why_closed = ""
+
+    @property
+    def all(self) -> ExchangeBook:
+        """The book of the calls of all sites."""
+        return self._books[0]
+
+    def __iter__(self) -> Iterator[ExchangeBook]:
+        return iter(self._books)
+
+    def __len__(self) -> int:
+        return len(self._books)
+
+    def __getitem__(self, channel: int) -> ExchangeBook:
+        return self._books[channel]
+
+    def of(self, site: int, channel: int) -> ExchangeBook:
+        """Return the book of a channel that a site is to be a member of.
+
+        Raises:
+            OutOfPlaceMessage: it is not.
+        """
+        if site not in self.members(channel):
+            raise OutOfPlaceMessage(f"{self._name(site)} is no member of channel {channel}")
+        return self._books[channel]
+
+    def open(self, members: Collection[int], inside: tuple[int, ...]) -> None:
+        """Begin a channel of some sites, of which some are inside: the others are lost.
+
+        Its members learn of it one by one, as each asks for it.
+        """
+        book = ExchangeBook(inside, self.all.plans.restricted(inside), self.counter, is_known=False)
+        for left in self.left.intersection(members):
+            book.leave(left, accounts.of_absence(left, self._name))
+        self._books.append(book)
+
+    def members(self, channel: int) -> tuple[int, ...]:
+        """Return the members of a channel; none if there is no such one."""
+        return self._books[channel].members if 0 <= channel < len(self._books) else ()
+
+    def awaiting(self, site: int) -> list[int]:
+        """Return the channels in which another member has made a call that this one has not."""
+        return [channel for channel, book in enumerate(self._books) if book.awaits(site)]
+
+    @property
+    def are_busy(self) -> bool:
+        """Whether exchanges are under way."""
+        return any(book.exchanges for book in self._books)
+
+    def stalls(self) -> list[Stall]:
+        """Return the next call of each member that has not made a call which others have."""
+        found = []
+        for channel, book in enumerate(self._books):
+            calls = {member: book.calls(member) for member in book.members}
+            for place, kind in book.begun.items():
+                waiting = frozenset(site for site, made in calls.items() if made >= place)
+                subgroup = book.members if channel else None
+                what = accounts.of_call(place, kind, subgroup, self._name)
+                found += [
+                    Stall((channel, place), site, waiting, what)
+                    for site, made in calls.items()
+                    if made == place - 1
+                ]
+        return found
+
+    # --- plans
+
+    def issue(self, plan: Plan) -> None:
+        """Let exchanges that no member has asked for yet run under this plan, or part of it."""
+        for book in self._books:
+            if book.members:
+                book.issue(_part(plan, book.members), self.largest_elements)
+
+    def lose(self, sites: Collection[int], plan: Plan) -> list[tuple[int, tuple[Answer, ...]]]:
+        """Go on without some sites, or links; return what follows in the books of members.
+
+        Args:
+            sites: that are lost; none, where links are.
+            plan: without them; its version follows that of the one in force.
+        """
+        self.lost.update(sites)
+        answers: list[tuple[int, tuple[Answer, ...]]] = []
+        for channel, book in enumerate(self._books):
+            if inside := set(book.members) - self.lost:
+                part = plans.restrict(plan, inside) if channel else plan
+                book.issue(part, self.largest_elements)
+            lost = [site for site in book.members if site in self.lost]
+            if lost:
+                answers.append((channel, book.lose(*lost)))
+        return answers
+
+    def admit(self, sites: Collection[int], plan: Plan) -> None:
+        """Let sites be members of the channel of all; exchanges run under this plan from now on."""
+        for book in self._books[1:]:
+            if book.members:
+                book.issue(plans.restrict(plan, book.members), self.largest_elements)
+        self.all.admit(sites, plan, self.largest_elements)
+        self.left -= {*sites}
+        self.lost -= {*sites}
+
+    def add(self, plan: Plan, elements: int) -> None:
+        """Let buffers of a further order of size have this plan, which may be in use already."""
+        for book in self._books:
+            if book.members:
+                book.plans.add(_part(plan, book.members), elements)
+
+    @property
+    def unplanned(self) -> list[int]:
+        """The elements of buffers whose exchanges wait until they are planned for."""
+        return sorted(set().union(*(book.unplanned for book in self._books)))
+
+    @property
+    def main(self) -> Plan:
+        """The plan of all sites for the largest buffers so far."""
+        return self.all.plans.of(self.largest_elements) or self.all.plan
+
+    # --- the end
+
+    def close(self, reason: str) -> None:
+        """Hold no further exchange; those under way run to their end.
+
+        Args:
+            reason: why, for sites that ask for one.
+        """
+        self._why_closed = reason
+        for book in self._books:
+            book.close()
+
+    def close_again(self, lasts: Sequence[int], reason: str) -> None:
+        """Hold no exchange after these, by channel, as was decided before a restart.
+
+        Channels of which nothing was decided are open.
+        """
+        self._why_closed = reason
+        for book, last in zip(self._books, lasts, strict=False):
+            book.close(last)
+
+    def refusal(self, number: int) -> NoMoreRounds:
+        """Return what a site is told that asks for an exchange which is not held."""
+        return NoMoreRounds(number, self._why_closed)
+
+    @property
+    def lasts(self) -> tuple[int, ...]:
+        """By channel, the last exchange that is held; empty where more may follow."""
+        return tuple(book.last for book in self._books if book.last is not None)
+
+
+def _part(plan: Plan, members: Collection[int]) -> Plan:
+    return plan if plan.members == frozenset(members) else plans.restrict(plan, members)
