@@ -439,7 +439,7 @@ def test_an_exchange_that_fails_makes_room_for_what_waits_elsewhere() -> None:
 
 
 def dispatched() -> Channels:
-    return make(dispatching=lambda plan, elements: (100, 4 * len(plan.trees)))
+    return make(dispatching=lambda plan, elements, chunk_elements: (100, 4 * len(plan.trees)))
 
 
 def test_a_grant_names_the_first_trees_and_every_member_hears_of_the_next() -> None:
@@ -461,6 +461,42 @@ def test_a_grant_names_the_first_trees_and_every_member_hears_of_the_next() -> N
     assert isinstance(more, Dispatched)
     assert more.exchange == grant.exchange
     assert more.trees
+
+
+def test_a_plan_is_asked_once_how_a_buffer_of_a_size_is_cut() -> None:
+    asked: list[tuple[int, int]] = []
+
+    def chunking(plan: Plan, elements: int) -> int:
+        asked.append((plan.version, elements))
+        return elements
+
+    def dispatching(plan: Plan, elements: int, chunk_elements: int) -> tuple[int, int]:
+        asked.append((plan.version, chunk_elements))
+        return 10, 10
+
+    channels = Channels(lambda site: f"site {site}", 4, PLAN, math.inf, chunking, dispatching)
+    pair = subgroup(channels, (0, 1))
+
+    def exchange(number: int, channel: int = 0, elements: int = 100) -> None:
+        sites = (0, 1) if channel else range(4)
+        for site in sites:
+            request(channels, site, number, channel, Signature(0, 0, elements))
+        version = channels.books.of(0, channel).plan.version
+        for site in sites:
+            end(channels, site, number, channel, version=version)
+
+    exchange(1)
+    exchange(2)
+    assert asked == [(1, 100), (1, 100)]
+    exchange(3, elements=7)
+    exchange(4)
+    assert asked[2:] == [(1, 7), (1, 7)]
+    exchange(1, pair)
+    exchange(2, pair)
+    assert len(asked) == 6
+    channels.books.issue(SECOND)
+    exchange(5)
+    assert asked[6:] == [(2, 100), (2, 100)]
 
 
 def test_progress_of_an_exchange_that_has_ended_is_left_aside() -> None:

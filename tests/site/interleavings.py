@@ -123,8 +123,8 @@ async def play(seed: int) -> None:
     )
     window = int(rng.choice([1, 3, 11, 32, 64]))
 
-    def dispatching(plan: Plan, buffer_elements: int) -> tuple[int, int]:
-        return len(cut(plan, buffer_elements, chunk_elements)), window
+    def dispatching(plan: Plan, elements: int, chunk_elements: int) -> tuple[int, int]:
+        return len(cut(plan, elements, chunk_elements)), window
 
     scheduler = Scheduler(
         network.control(None),

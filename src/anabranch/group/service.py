@@ -311,7 +311,7 @@ class Service:
         dispatching = None
         if adaptive is not None:
             round_trip_s = 2 * self.machines.control_latency_s
-            dispatching = adaptive.dispatching(chunking, now_believed, round_trip_s)
+            dispatching = adaptive.dispatching(now_believed, round_trip_s)
         return Scheduler(
             network,
             self.overlay,

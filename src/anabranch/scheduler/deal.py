@@ -8,7 +8,7 @@ from anabranch import plan as plans
 from anabranch._typed_toml import Positive, Table
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
-from anabranch.scheduler.calls.dealing import Chunking, Dispatching
+from anabranch.scheduler.calls.dealing import Dispatching
 from anabranch.scheduler.dispatch import needed_window
 
 _ELEMENT_BYTES = 4
@@ -27,22 +27,18 @@ class Adaptive(Table, frozen=True, kw_only=True, tag_field="kind", tag="adaptive
 
     window: Positive | None = None
 
-    def dispatching(
-        self, chunking: Chunking, believed: Callable[[], Overlay], round_trip_s: float
-    ) -> Dispatching:
+    def dispatching(self, believed: Callable[[], Overlay], round_trip_s: float) -> Dispatching:
         """Return how the scheduler dispatches chunks.
 
         Args:
-            chunking: how finely buffers are cut.
             believed: returns what is believed of the network now.
             round_trip_s: between a site and the scheduler.
         """
 
-        def dispatching(plan: Plan, buffer_elements: int) -> tuple[int, int]:
-            elements = chunking(plan, buffer_elements)
-            chunks = len(plans.cut(plan, buffer_elements, elements))
+        def dispatching(plan: Plan, elements: int, chunk_elements: int) -> tuple[int, int]:
+            chunks = len(plans.cut(plan, elements, chunk_elements))
             window = self.window or needed_window(
-                plan, believed(), _ELEMENT_BYTES * elements, chunks, round_trip_s
+                plan, believed(), _ELEMENT_BYTES * chunk_elements, chunks, round_trip_s
             )
             return chunks, window
 

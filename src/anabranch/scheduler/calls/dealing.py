@@ -9,13 +9,16 @@ from anabranch.plan import Plan
 from anabranch.scheduler.dispatch import Dispatcher
 from anabranch.scheduler.exchanges import Granted
 
-Dispatching = Callable[[Plan, int], tuple[int, int]]
-"""How chunks are dispatched while an exchange goes on: called with the plan and the elements of the
-buffer, returns how many chunks there are, and how many of them may be under way."""
+Dispatching = Callable[[Plan, int, int], tuple[int, int]]
+"""How chunks are dispatched while an exchange goes on: called with the plan, the elements of the
+buffer and the most of a chunk, returns how many chunks there are, and how many of them may be under
+way."""
 
 Chunking = Callable[[Plan, int], int]
 """How finely buffers are cut: called with the plan and the elements of the buffer, returns the most
 elements of a chunk."""
+
+_REMEMBERED = 64  # plans and sizes
 
 
 class Dealing:
@@ -24,11 +27,15 @@ class Dealing:
     Args:
         chunking: the most elements of a chunk, by the plan and the elements of the buffer.
         dispatching: how chunks are dispatched during an exchange; None deals all beforehand.
+
+    Both are asked once for a plan and a size: a plan of many trees takes milliseconds.
     """
 
     def __init__(self, chunking: Chunking, dispatching: Dispatching | None) -> None:
         self._chunking = chunking
         self._dispatching = dispatching
+        # By the plan's identity and the elements; each has its plan, so that no other gets its id.
+        self._cuts: dict[tuple[int, int], tuple[Plan, int, tuple[int, int] | None]] = {}
         self._chunk_elements: dict[int, int] = {}  # by exchange
         self._dispatchers: dict[int, Dispatcher] = {}  # by exchange
 
@@ -38,12 +45,24 @@ class Dealing:
         What one site has for others is dealt beforehand: nothing is gained by another tree.
         """
         signature, plan = granted.signature, granted.plan
-        self._chunk_elements[granted.exchange] = self._chunking(plan, signature.elements)
+        chunk_elements, dispatched = self._cut(plan, signature.elements)
+        self._chunk_elements[granted.exchange] = chunk_elements
         all_contribute = signature.source is None and not signature.receivers
-        if self._dispatching is not None and all_contribute:
-            chunks, window = self._dispatching(plan, signature.elements)
+        if dispatched is not None and all_contribute:
             shares = [tree.share for tree in plan.trees]
-            self._dispatchers[granted.exchange] = Dispatcher(shares, members, chunks, window)
+            self._dispatchers[granted.exchange] = Dispatcher(shares, members, *dispatched)
+
+    def _cut(self, plan: Plan, elements: int) -> tuple[int, tuple[int, int] | None]:
+        """Return the most elements of a chunk, and what ``dispatching`` says of such chunks."""
+        known = self._cuts.get((id(plan), elements))
+        if known is None:
+            chunk_elements, dispatched = self._chunking(plan, elements), None
+            if self._dispatching is not None:
+                dispatched = self._dispatching(plan, elements, chunk_elements)
+            if len(self._cuts) == _REMEMBERED:
+                del self._cuts[next(iter(self._cuts))]
+            known = self._cuts[id(plan), elements] = plan, chunk_elements, dispatched
+        return known[1:]
 
     def restore(self, exchange: int, chunk_elements: int) -> None:
         """Take up an exchange that was cut before a restart."""
