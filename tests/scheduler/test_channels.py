@@ -12,6 +12,7 @@ from anabranch.net.messages import (
     MOST_GATHERED_BYTES,
     Awaited,
     Called,
+    ChannelStanding,
     Contribution,
     Dispatched,
     ExchangeEnded,
@@ -27,6 +28,7 @@ from anabranch.net.messages import (
     Progress,
     Settled,
     Signature,
+    Standing,
     Subgrouped,
 )
 from anabranch.overlay import random_complete
@@ -617,3 +619,72 @@ def test_an_end_that_was_said_before_its_failure_was_heard_harms_nothing() -> No
         assert end(channels, site, 1) == Outcome()
     with pytest.raises(OutOfPlaceMessage, match="ends exchange 2, which it is not in"):
         end(channels, 0, 2)
+
+
+# --- subgroups that have lost all their members
+
+
+def without_its_pair() -> tuple[Channels, int]:
+    """Return channels with a subgroup whose members are lost."""
+    channels = make(repairs=True)
+    pair = subgroup(channels, (0, 1))
+    lose(channels, 0, 1)
+    assert channels.books.members(pair) == ()
+    return channels, pair
+
+
+def lose(channels: Channels, *sites: int) -> Outcome:
+    left = set(range(4)) - channels.books.lost - {*sites}
+    version = channels.all.plan.version + 1
+    plan = fapt(OVERLAY, roots=1, version=version)
+    return channels.lose(sites, plans.restrict(plan, left))
+
+
+def test_a_run_is_stopped_though_a_subgroup_has_lost_all_its_members() -> None:
+    channels, _ = without_its_pair()
+    channels.books.close("the target is reached")
+    assert channels.books.lasts == (0, 0)
+    assert request(channels, 2, 1).say == [(2, NoMoreRounds(1, "the target is reached"))]
+
+
+def test_a_scheduler_is_started_again_though_a_subgroup_has_lost_all_its_members() -> None:
+    channels, pair = without_its_pair()
+    again = make(repairs=True)
+    standings = {
+        site: Standing((ChannelStanding(0, 1, 0, 0, (), (), ()),), is_new=False) for site in (2, 3)
+    }
+    latest = channels.latest_exchange
+    again.restore(standings, {0, 1}, channels.subgroups, latest, channels.contributions)
+    assert again.books.members(pair) == ()
+    assert told(request(again, 2, 1)) == [(2, Grant)]
+
+
+def test_a_wrong_order_is_told_though_the_other_subgroup_has_lost_all_its_members() -> None:
+    channels = make(repairs=True)
+    lose(channels, 3)
+    channels.subgroup(0, (0, 1, 3))
+    version = channels.all.plan.version + 1
+    channels.admit(1, [3], [0, 1, 2], fapt(OVERLAY, roots=1, version=version))
+    lose(channels, 0, 1)
+    assert told(channels.subgroup(3, (0, 3))) == [(3, Subgrouped)]
+    assert "ask for the same subgroups" in reason(request(channels, 3, 1, channel=2))
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_calls_of_a_subgroup_fail_that_has_a_site_which_left(is_lost: bool) -> None:
+    channels = make(repairs=True)
+    channels.leave(3)
+    if is_lost:  # as its connection breaks after it has left
+        lose(channels, 3)
+    channels.subgroup(2, (2, 3))
+    assert reason(request(channels, 2, 1, channel=1)) == "site 3 has left, and not made this call"
+
+
+def test_an_exchange_is_forgotten_that_is_given_up_where_no_member_knows_of_it() -> None:
+    channels = make(repairs=True)
+    pair = subgroup(channels, (0, 1), 1)
+    request(channels, 1, 1, pair)
+    lose(channels, 1)
+    channels.leave(0)
+    assert channels.contributions == {}
+    assert channels.hold(0, Holding(pair, 1, 1, ())) == Outcome()

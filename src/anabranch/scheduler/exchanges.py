@@ -244,8 +244,8 @@ class ExchangeBook:
 
     @property
     def latest(self) -> int:
-        """The latest exchange any member asked for; 0 before the first."""
-        return max(self._asked.values())
+        """The latest exchange any member asked for; 0 before the first, and without members."""
+        return max(self._asked.values(), default=0)
 
     def calls(self, site: int) -> int:
         """Return how many calls a member has made."""
@@ -515,7 +515,7 @@ class ExchangeBook:
                     self._values.setdefault(gathering.number, {})[site] = gathering.value
                     if gathering.admits:
                         self._admissions.add(gathering.number)
-        lowest = min(self._calls.values())
+        lowest = min(self._calls.values(), default=0)
         self._firsts = {place: who for place, who in self._firsts.items() if place > lowest}
         for number, reason in failed.items():
             told = frozenset(site for site, each in standings.items() if each.asked >= number)
@@ -602,8 +602,9 @@ class ExchangeBook:
 
     def abandon(self, reason: str) -> tuple[Abandoned, ...]:
         """Give up all calls that not every member has made."""
-        limit = _Limit(min(self._asked.values()), min(self._gathered.values()), reason)
-        return self._abandon(limit, min(self._calls.values()))
+        per_site = self._asked, self._gathered, self._calls
+        asked, gathered, calls = (min(counts.values(), default=0) for counts in per_site)
+        return self._abandon(_Limit(asked, gathered, reason), calls)
 
     def give_up(self, number: int, reason: str) -> tuple[Abandoned, ...]:
         """End one exchange that is held, without a result."""

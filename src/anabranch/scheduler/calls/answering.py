@@ -66,6 +66,7 @@ class Answering:
                 case Granted():
                     self._granted(channel, answer, outcome)
             failed_any |= isinstance(answer, Disagreement | Mixed | Abandoned)
+        self._settling.forget_all_but(channel, self._books[channel].held)
         if failed_any:
             self.use_room(outcome)
 

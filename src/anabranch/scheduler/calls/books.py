@@ -76,8 +76,8 @@ class Books:
         Its members learn of it one by one, as each asks for it.
         """
         book = ExchangeBook(inside, self.all.plans.restricted(inside), self.counter, is_known=False)
-        for left in self.left.intersection(members):
-            book.leave(left, accounts.of_absence(left, self._name))
+        for left in sorted(self.left.intersection(members)):  # which may be lost since
+            book.abandon(accounts.of_absence(left, self._name))
         self._books.append(book)
 
     def members(self, channel: int) -> tuple[int, ...]:

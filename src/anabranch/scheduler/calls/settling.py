@@ -74,6 +74,15 @@ class Settling:
         """Forget an exchange that has failed."""
         self._unsettled.pop((channel, number), None)
 
+    def forget_all_but(self, channel: int, held: Collection[int]) -> None:
+        """Forget the exchanges of a channel that are not held any more.
+
+        A book may give one up and have no member to tell: those that knew of the channel are lost.
+        """
+        for key in [each for each in self._unsettled if each[0] == channel]:
+            if key[1] not in held:
+                del self._unsettled[key]
+
     @property
     def contributions(self) -> dict[tuple[int, int], tuple[Contribution, ...]]:
         """Whose contributions are in exchanges that were interrupted, by channel and number."""
