@@ -169,6 +169,7 @@ PURE = [
     "scheduler/rate_forecast.py",
     "scheduler/reports.py",
     "scheduler/serving",
+    "scheduler/stages.py",
     "scheduler/status.py",
     "scheduler/tally.py",
     "sim/fluid.py",

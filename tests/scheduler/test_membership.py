@@ -305,7 +305,7 @@ def test_each_row_of_the_table_happens(stage: Stage, what: Happens) -> None:
 @pytest.mark.parametrize("what", Happens)
 def test_what_the_table_lacks_cannot_happen(stage: Stage, what: Happens) -> None:
     lives = Lives(1)
-    lives._stages[0] = stage
+    lives.put(0, stage)
     following = TABLE[stage].get(what)
     assert lives.may(0, what) == (following is not None)
     if following is None:

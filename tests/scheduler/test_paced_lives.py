@@ -13,6 +13,7 @@ from anabranch.merge import OutlierFilter
 from anabranch.pace import Asp, Bsp, Equal, Ssp
 from anabranch.scheduler.pacing import PaceBook
 from anabranch.scheduler.serving import groups, workers
+from anabranch.scheduler.stages import Stages
 
 from .test_barring import Run, make
 from .test_barring import push as push_and_judge
@@ -251,19 +252,14 @@ SCENARIOS: tuple[Callable[[], None], ...] = (
 def lived() -> frozenset[Row]:
     """Live all scenarios; return each row of the two tables that happened."""
     seen: set[Row] = set()
-    to_workers, to_group = workers.Workers.happens, groups.Groups.happens
+    to_all = Stages.happens
 
-    def worker(self: workers.Workers, what: workers.Happens, *about: int) -> None:
+    def happens(self: Stages[Any, Any], what: Any, *about: int) -> None:
         seen.update((self[each], what) for each in about)
-        to_workers(self, what, *about)
-
-    def group(self: groups.Groups, what: groups.Happens, lead: int) -> None:
-        seen.add((self.stage(lead), what))
-        to_group(self, what, lead)
+        to_all(self, what, *about)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workers.Workers, "happens", worker)
-        patch.setattr(groups.Groups, "happens", group)
+        patch.setattr(Stages, "happens", happens)
         for scenario in SCENARIOS:
             scenario()
     return frozenset(seen)
@@ -287,8 +283,7 @@ def test_what_the_table_of_workers_lacks_cannot_happen(
     stage: workers.Stage, what: workers.Happens
 ) -> None:
     lives = workers.Workers([3])
-    lives._stages[3] = stage
-    lives._at[stage][3] = None
+    lives.put(3, stage)
     following = workers.TABLE[stage].get(what)
     if following is None:
         with pytest.raises(RuntimeError, match=f"worker 3 {what.value}, and it is {stage.value}"):
@@ -304,13 +299,13 @@ def test_what_the_table_of_workers_lacks_cannot_happen(
 def test_what_the_table_of_groups_lacks_cannot_happen(
     stage: groups.Stage, what: groups.Happens
 ) -> None:
-    some = groups.Groups([(3, 4)], adds_up=True)
-    some._stages[3] = stage
+    some = groups.Groups([(3, 4)], adds_up=True).stages
+    some.put(3, stage)
     following = groups.TABLE[stage].get(what)
-    assert some.may(what, 3) == (following is not None)
+    assert some.may(3, what) == (following is not None)
     if following is None:
         with pytest.raises(RuntimeError, match=f"group 3 {what.value}, and it is {stage.value}"):
             some.happens(what, 3)
     else:
         some.happens(what, 3)
-    assert some.stage(3) is (following or stage)
+    assert some[3] is (following or stage)

@@ -139,7 +139,7 @@ class Admission:
         follow = bool(holders)  # those that have the state go on while they hand it on
         holders = holders or frozenset({min(run.channels.books.members(0))})
         apart = {(a, b) for ends in self._introductions.apart for a, b in permutations(ends, 2)}
-        asking, cut = run.lives.at({Stage.ASKING}), run.members.out_of_reach | apart
+        asking, cut = run.lives.sites(Stage.ASKING), run.members.out_of_reach | apart
         losses = run.losses.returned(run.overlay, asking, cut)
         sites = asking - losses.lost
         for site in sorted(asking - sites):

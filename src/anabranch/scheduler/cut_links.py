@@ -78,7 +78,7 @@ class CutLinks:
     def _judge(self, site: int, cut: CutOff) -> None:
         """Go on without a lane that ended, or end the run; unless an end of it died and may."""
         run = self._run
-        gone = run.lives.lost | (run.lives.at({Stage.LEFT}) - run.losses.relays)
+        gone = run.lives.lost | (run.lives.sites(Stage.LEFT) - run.losses.relays)
         if run.is_over or cut.incarnation != run.members.incarnations[cut.neighbour]:
             return
         if run.is_newcomer(cut.neighbour):

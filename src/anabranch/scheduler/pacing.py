@@ -271,7 +271,7 @@ class PaceBook:
         return [
             lead
             for lead in self._groups.leads
-            if lead in leads and self._groups.stage(lead) is is_computing
+            if lead in leads and self._groups.stages[lead] is is_computing
         ]
 
     def look(self, now_s: float) -> tuple[Decision, ...]:
@@ -322,7 +322,7 @@ class PaceBook:
             return ()
         lead = self._groups.lead_of[worker]
         # A group that gives up what is under way makes no other sum of it: what comes is void.
-        gives_up = self._groups.stage(lead) in (GroupStage.GIVING_UP, GroupStage.RESTING)
+        gives_up = self._groups.stages[lead] in (GroupStage.GIVING_UP, GroupStage.RESTING)
         is_discarded = gives_up or stage in (Stage.BARRED, Stage.RECALLED)  # by name already
         if self._groups.adds_up and not gives_up:
             self._groups.begin_epoch(lead)

@@ -614,7 +614,7 @@ class Scheduler:
         if buffer_elements:
             run.note_began(buffer_elements)
         self._keeper.remember()
-        ready = run.lives.at({Stage.READY})
+        ready = run.lives.sites(Stage.READY)
         run.lives.happens(Happens.BEGINS, *ready)
         for each in ready:
             run.post(each, Start())

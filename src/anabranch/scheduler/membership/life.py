@@ -23,6 +23,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import Enum
 
+from anabranch.scheduler.stages import Stages
+
 
 class Stage(Enum):
     """How far a site is in its life."""
@@ -96,7 +98,7 @@ DONE_WITHOUT = frozenset({S.GONE, S.LOST}) | NEWCOMERS
 """Stages of sites without which the run goes on."""
 
 
-class Lives:
+class Lives(Stages[Stage, Happens]):
     """The stages of all sites.
 
     Args:
@@ -104,26 +106,8 @@ class Lives:
     """
 
     def __init__(self, size: int) -> None:
-        self._stages = [Stage.ABSENT] * size
-
-    def __getitem__(self, site: int) -> Stage:
-        return self._stages[site]
-
-    def may(self, site: int, happens: Happens) -> bool:
-        """Return whether this can happen to a site now."""
-        return happens in TABLE[self._stages[site]]
-
-    def happens(self, what: Happens, *sites: int) -> None:
-        """Take note of what happens to some sites.
-
-        Raises:
-            RuntimeError: it cannot happen at a site's stage: a fault of the scheduler's.
-        """
-        for site in sites:
-            stage = self._stages[site]
-            if what not in TABLE[stage]:
-                raise RuntimeError(f"site {site} {what.value}, and it is {stage.value}")
-            self._stages[site] = TABLE[stage][what]
+        super().__init__("site", TABLE, range(size), Stage.ABSENT)
+        self._size = size
 
     def restore(
         self, lost: Collection[int], left: Collection[int], departed: Collection[int]
@@ -135,42 +119,42 @@ class Lives:
             left: those that make no further call.
             departed: those of them that are members.
         """
-        for site in range(len(self._stages)):
+        for site in range(self._size):
             stage = S.LOST if site in lost else S.MEMBER
             if site in left:
                 stage = S.GONE if site in lost else S.LEFT
-            self._stages[site] = S.DEPARTED if site in departed else stage
+            self.put(site, S.DEPARTED if site in departed else stage)
 
-    def at(self, stages: Collection[Stage]) -> frozenset[int]:
-        """Return the sites that are at one of some stages."""
-        return frozenset(site for site, stage in enumerate(self._stages) if stage in stages)
+    def sites(self, *stages: Stage) -> frozenset[int]:
+        """Return the sites at some stages."""
+        return frozenset(sorted(self.at(*stages)))  # sorted: it is gone through in the same order
 
     @property
     def newcomers(self) -> frozenset[int]:
         """Those that have joined a run that goes on, and are no members yet."""
-        return self.at(NEWCOMERS)
+        return self.sites(*NEWCOMERS)
 
     @property
     def lost(self) -> frozenset[int]:
         """Those without which the run goes on, newcomers among them."""
-        return self.at(DONE_WITHOUT)
+        return self.sites(*DONE_WITHOUT)
 
     @property
     def left(self) -> frozenset[int]:
         """Those that make no further call."""
-        return self.at(HAS_LEFT)
+        return self.sites(*HAS_LEFT)
 
     @property
     def departed(self) -> frozenset[int]:
         """Those that make no further call, and are members yet."""
-        return self.at({Stage.DEPARTED})
+        return self.sites(Stage.DEPARTED)
 
     @property
     def has_formed(self) -> bool:
         """Whether the sites of the start are chosen."""
-        return not self.at({Stage.ABSENT, Stage.JOINED})
+        return not self.at(Stage.ABSENT, Stage.JOINED)
 
     @property
     def are_ready(self) -> bool:
         """Whether all sites that were chosen for the start are ready."""
-        return self.has_formed and not self.at({Stage.PREPARING})
+        return self.has_formed and not self.at(Stage.PREPARING)

@@ -30,6 +30,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, KeysView
 from enum import Enum
 
+from anabranch.scheduler.stages import Stages
+
 
 class Stage(Enum):
     """How far a group is."""
@@ -75,6 +77,7 @@ class Groups:
 
     Attributes:
         adds_up: see above.
+        stages: of the groups, by their leads.
         lead_of: by worker of any group, its group's lead; workers that are lost are in it too.
         epochs: by lead, how many epochs its group has begun.
     """
@@ -82,7 +85,7 @@ class Groups:
     def __init__(self, groups: Iterable[Collection[int]], adds_up: bool) -> None:
         self.adds_up = adds_up
         self._members: dict[int, dict[int, None]] = {}
-        self._stages: dict[int, Stage] = {}
+        self.stages = Stages[Stage, Happens]("group", TABLE, (), Stage.OUT)
         self._to_change: set[int] = set()
         self.lead_of: dict[int, int] = {}
         self.epochs: dict[int, int] = {}
@@ -117,7 +120,7 @@ class Groups:
             epoch: its first; 0 if all are members and know of it.
         """
         self._members[lead] = dict.fromkeys(members)
-        self._stages[lead] = Stage.OUT
+        self.stages.put(lead, Stage.OUT)
         self.lead_of |= dict.fromkeys(workers, lead)
         self.epochs[lead] = epoch
 
@@ -137,33 +140,12 @@ class Groups:
         """Void what is under way of a group's sums."""
         self.epochs[lead] += 1
 
-    # --- stages
-
-    def stage(self, lead: int) -> Stage:
-        """Return a group's stage."""
-        return self._stages[lead]
-
-    def happens(self, what: Happens, lead: int) -> None:
-        """Take note of what happens to a group.
-
-        Raises:
-            RuntimeError: it cannot happen at the group's stage: a fault of the scheduler's.
-        """
-        stage = self._stages[lead]
-        if what not in TABLE[stage]:
-            raise RuntimeError(f"group {lead} {what.value}, and it is {stage.value}")
-        self._stages[lead] = TABLE[stage][what]
-
-    def may(self, happens: Happens, lead: int) -> bool:
-        """Return whether this can happen to a group now."""
-        return happens in TABLE[self._stages[lead]]
+    # --- change
 
     @property
     def resting(self) -> list[int]:
         """The leads of the groups that rest, in rising order."""
-        return sorted(lead for lead, stage in self._stages.items() if stage is S.RESTING)
-
-    # --- change
+        return sorted(self.stages.at(Stage.RESTING))
 
     def is_to_change(self, lead: int | None) -> bool:
         """Return whether a group is to change; None for the group of a worker that has none."""
@@ -185,6 +167,7 @@ class Groups:
     def dissolve_changing(self) -> None:
         """Remove the groups that are to change; their workers are in none from then on."""
         for lead in self._to_change:
-            del self._members[lead], self._stages[lead], self.epochs[lead]
+            del self._members[lead], self.epochs[lead]
+            self.stages.remove(lead)
         self._to_change = set()
         self.lead_of = {each: lead for each, lead in self.lead_of.items() if lead in self._members}

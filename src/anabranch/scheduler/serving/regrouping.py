@@ -62,7 +62,7 @@ class Regrouping:
     def is_at_rest(self) -> bool:
         """Whether new groups can be formed: of all that are to change nothing is under way."""
         return self._wanted is not None and all(
-            self._groups.stage(lead) is GroupStage.RESTING
+            self._groups.stages[lead] is GroupStage.RESTING
             for lead in self._groups.changing
             if self._groups[lead]
         )
@@ -95,7 +95,7 @@ class Regrouping:
             if self._groups[lead]:
                 decisions += self._stepping.join(lead, now_s)
             elif lead in stays:
-                self._groups.happens(ToGroup.LEAVES, lead)
+                self._groups.stages.happens(ToGroup.LEAVES, lead)
         return decisions
 
     def _form(self, group: tuple[int, ...]) -> None:
@@ -114,9 +114,9 @@ class Regrouping:
     def give_up(self, lead: int, now_s: float) -> list[Decision]:
         """Let a group whose way to the servers is broken leave the pace; it is to change."""
         self._groups.mark(lead)
-        if self._groups.stage(lead) is not GroupStage.COMPUTING:
+        if self._groups.stages[lead] is not GroupStage.COMPUTING:
             return []  # what it has made is complete
-        self._groups.happens(ToGroup.GIVES_UP, lead)
+        self._groups.stages.happens(ToGroup.GIVES_UP, lead)
         of_each = [self._updates.give_up(worker) for worker in self._groups[lead]]
         given_up = Decision(
             (),
@@ -135,13 +135,13 @@ class Regrouping:
         Where that was the last that they had to do, they have finished.
         """
         members = [*self._groups[lead]]
-        if self._groups.stage(lead) is not GroupStage.GIVING_UP:
+        if self._groups.stages[lead] is not GroupStage.GIVING_UP:
             return []
         if not all(map(self._updates.have_asked, members)):
             return []
         for worker in members:
             self._updates.drop(worker)
-        self._groups.happens(ToGroup.RESTS, lead)
+        self._groups.stages.happens(ToGroup.RESTS, lead)
         if self._updates.with_more_to_do(members):
             return []
         finished = Decision((), (), (), self._stepping.version, tuple(members))

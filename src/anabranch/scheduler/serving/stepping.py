@@ -70,7 +70,7 @@ class Stepping:
     def join(self, lead: int, now_s: float) -> tuple[Decision, ...]:
         """Let a group and its members join the pace."""
         self._workers.take_in(self._groups[lead])
-        self._groups.happens(ToGroup.JOINS, lead)
+        self._groups.stages.happens(ToGroup.JOINS, lead)
         return self._take(self._pace.join(lead, now_s), now_s)
 
     def push(self, lead: int, now_s: float) -> tuple[Decision, ...] | None:
@@ -80,7 +80,7 @@ class Stepping:
             return None
         if push.is_given_up and self._groups.adds_up:
             self._groups.begin_epoch(lead)  # its sums are never whole
-        self._groups.happens(ToGroup.PUSHES, lead)
+        self._groups.stages.happens(ToGroup.PUSHES, lead)
         return self._take(self._pace.push(lead, push.by_number, now_s, push.compute_s), now_s)
 
     def leave_pace(self, lead: int, now_s: float) -> tuple[Decision, ...]:
@@ -104,9 +104,9 @@ class Stepping:
 
     def put_out(self, lead: int, now_s: float) -> tuple[Decision, ...]:
         """Put a group out, of the pace too if it is known there."""
-        is_known = self._groups.stage(lead) in IN_THE_PACE
-        if self._groups.may(ToGroup.LEAVES, lead):
-            self._groups.happens(ToGroup.LEAVES, lead)
+        is_known = self._groups.stages[lead] in IN_THE_PACE
+        if self._groups.stages.may(lead, ToGroup.LEAVES):
+            self._groups.stages.happens(ToGroup.LEAVES, lead)
         return self.leave_pace(lead, now_s) if is_known else ()
 
     # --- what follows
@@ -121,7 +121,7 @@ class Stepping:
             permissions, finished_now = list[Permission](), list[int]()
             for lead in settled.step.proceed:
                 if self._is_to_rest(lead):
-                    self._groups.happens(ToGroup.RESTS, lead)
+                    self._groups.stages.happens(ToGroup.RESTS, lead)
                     resting.append(lead)
                 elif self._is_to_idle(lead):
                     idle.append(lead)
@@ -171,7 +171,7 @@ class Stepping:
 
     def _let_go_on(self, lead: int, finished: list[int], now_s: float) -> list[Permission]:
         """Let a group compute; note the workers that have nothing to compute any more."""
-        self._groups.happens(ToGroup.PROCEEDS, lead)
+        self._groups.stages.happens(ToGroup.PROCEEDS, lead)
         self._take_back(lead)
         permissions = list[Permission]()
         for worker in self._groups[lead]:

@@ -24,6 +24,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from enum import Enum
 
+from anabranch.scheduler.stages import Stages
+
 
 class Stage(Enum):
     """How far a worker is in its life."""
@@ -86,7 +88,7 @@ BESIDE_THE_PACE = (S.IDLE, S.BARRED, S.RECALLED)
 """Stages of members that are out of the pace."""
 
 
-class Workers:
+class Workers(Stages[Stage, Happens]):
     """The stages of all workers, which are in at first.
 
     Args:
@@ -94,9 +96,7 @@ class Workers:
     """
 
     def __init__(self, workers: Iterable[int]) -> None:
-        self._stages = dict.fromkeys(workers, Stage.IN)
-        self._at = {stage: dict[int, None]() for stage in Stage}  # in the order of arrival
-        self._at[Stage.IN] |= dict.fromkeys(self._stages)
+        super().__init__("worker", TABLE, workers, Stage.IN)
 
     def __getitem__(self, worker: int) -> Stage:
         """Return the stage of a site; one that computes nothing is out."""
@@ -106,24 +106,6 @@ class Workers:
     def all(self) -> Collection[int]:
         """Which sites compute, whatever their stage."""
         return self._stages.keys()
-
-    def happens(self, what: Happens, *workers: int) -> None:
-        """Take note of what happens to some workers.
-
-        Raises:
-            RuntimeError: it cannot happen at a worker's stage: a fault of the scheduler's.
-        """
-        for worker in workers:
-            stage = self._stages[worker]
-            if what not in TABLE[stage]:
-                raise RuntimeError(f"worker {worker} {what.value}, and it is {stage.value}")
-            after = self._stages[worker] = TABLE[stage][what]
-            del self._at[stage][worker]
-            self._at[after][worker] = None
-
-    def at(self, *stages: Stage) -> list[int]:
-        """Return the workers at some stages, by stages; of each in the order of arrival there."""
-        return [worker for stage in stages for worker in self._at[stage]]
 
     def is_member(self, worker: int) -> bool:
         """Return whether a worker is a member of a group."""
