@@ -367,7 +367,7 @@ def test_failing_calls_leave_nothing_behind() -> None:
     for number in range(1, 100):
         assert told(gather(channels, 0, number)) == [(0, GatherFailed)]
         assert told(request(channels, 1, number)) == [(1, ExchangeFailed)]
-    assert not channels.all._firsts
+    assert not channels.all.order.begun
 
 
 def test_members_that_would_broadcast_different_things_are_compared_before_any_is_granted() -> None:

@@ -13,14 +13,9 @@ from msgspec import structs
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import Signature
 from anabranch.plan import Plan, Tree
-from anabranch.scheduler.exchanges import (
-    Abandoned,
-    Counter,
-    Disagreement,
-    ExchangeBook,
-    Granted,
-    Whole,
-)
+from anabranch.scheduler.calls.answer import Abandoned, Disagreement, Granted, Whole
+from anabranch.scheduler.calls.held import Counter
+from anabranch.scheduler.exchanges import ExchangeBook
 from anabranch.scheduler.plans_by_size import PlansBySize
 from anabranch.site.channel import KEPT_PLANS
 
@@ -50,7 +45,7 @@ def granted(book: ExchangeBook, site: int, number: int, signature: Signature = S
 def test_an_exchange_keeps_the_version_of_its_first_request() -> None:
     book = book_of([0, 1])
     assert granted(book, 0, 1) == Granted(0, 1, 1, FIRST, False, True, False, SMALL)
-    book.issue(SECOND)
+    book.plans.replace(SECOND, 0)
     assert granted(book, 1, 1) == Granted(1, 1, 1, FIRST, False, False, True, SMALL)
     assert granted(book, 1, 2) == Granted(1, 2, 2, SECOND, True, True, False, SMALL)
     assert granted(book, 0, 2) == Granted(0, 2, 2, SECOND, True, False, True, SMALL)
@@ -83,15 +78,15 @@ def test_an_unfit_contribution_to_what_waits_fails_it_too() -> None:
 
 def test_a_plan_is_sent_to_a_site_once() -> None:
     book = book_of([0])
-    book.issue(SECOND)
+    book.plans.replace(SECOND, 0)
     assert granted(book, 0, 1).lacks
     assert not granted(book, 0, 2).lacks
 
 
 def test_a_site_that_was_told_the_plan_in_force_does_not_lack_it() -> None:
     book = book_of([0, 1])
-    book.issue(SECOND)
-    assert book.known_from_now(1) is SECOND
+    book.plans.replace(SECOND, 0)
+    book.knowledge.tell_of_channel(1, book.plan)
     assert not granted(book, 1, 1).lacks
     assert granted(book, 0, 1).lacks
 
@@ -99,8 +94,8 @@ def test_a_site_that_was_told_the_plan_in_force_does_not_lack_it() -> None:
 def test_a_site_keeps_the_plan_that_it_had_before() -> None:
     book = book_of([0, 1])
     granted(book, 0, 1)
-    book.issue(SECOND)
-    book.known_from_now(1)
+    book.plans.replace(SECOND, 0)
+    book.knowledge.tell_of_channel(1, book.plan)
     assert granted(book, 1, 1) == Granted(1, 1, 1, FIRST, False, False, True, SMALL)
     assert not granted(book, 1, 2).lacks
 
@@ -109,10 +104,10 @@ def test_a_plan_that_a_site_has_forgotten_is_sent_again() -> None:
     book = book_of([0, 1])
     granted(book, 0, 1)
     for version in range(2, 2 + KEPT_PLANS):
-        book.issue(replace(FIRST, version=version))
-        book.known_from_now(1)
+        book.plans.replace(replace(FIRST, version=version), 0)
+        book.knowledge.tell_of_channel(1, book.plan)
     assert granted(book, 1, 1).plan == FIRST
-    assert book.plan_for(1, FIRST) == FIRST
+    assert book.knowledge.tell(1, FIRST) == FIRST
 
 
 def test_exchanges_of_an_order_of_size_wait_until_it_has_a_plan_which_it_keeps() -> None:
@@ -160,12 +155,12 @@ def test_several_exchanges_are_under_way_at_once() -> None:
     for number in (1, 2, 3):
         granted(book, 0, number)
     assert book.latest == 3
-    assert every(book.is_held(number) for number in (1, 2, 3))
+    assert every(number in book.held for number in (1, 2, 3))
     for number in (1, 2, 3):
         granted(book, 1, number)
     for site, number in [(0, 3), (1, 3), (1, 1), (0, 2), (0, 1), (1, 2)]:
         assert book.ended(site, number, 1, 5) is None
-    assert not any(book.is_held(number) for number in (1, 2, 3))
+    assert not any(number in book.held for number in (1, 2, 3))
 
 
 @pytest.mark.parametrize("number", [0, 2, -1])
@@ -181,7 +176,7 @@ def test_a_site_that_is_no_member_is_refused() -> None:
 
 def test_versions_rise() -> None:
     with pytest.raises(ValueError, match="versions rise"):
-        book_of([0], SECOND).issue(FIRST)
+        book_of([0], SECOND).plans.replace(FIRST, 0)
 
 
 def test_once_closed_only_what_was_asked_for_is_held() -> None:
@@ -300,7 +295,7 @@ def test_members_that_ask_for_different_things_are_both_named_and_the_book_goes_
     granted(book, 0, 1)
     granted(book, 2, 1)
     assert book.request(1, 1, other) == (Disagreement(1, 1, (0, 1), (SMALL, other), (0, 1, 2)),)
-    assert not book.is_held(1)
+    assert 1 not in book.held
     assert [granted(book, site, 2).exchange for site in range(3)] == [2, 2, 2]
 
 
@@ -378,10 +373,10 @@ def test_what_a_lost_member_alone_had_asked_for_is_the_others_too() -> None:
     book = book_of([0, 1])
     assert granted(book, 1, 1).is_first
     assert book.lose(1) == ()
-    assert book.is_held(1)
+    assert 1 in book.held
     assert not granted(book, 0, 1).is_first  # the exchange that is under way goes on
     assert book.ended(0, 1, 1, None) is None
-    assert not book.is_held(1)
+    assert 1 not in book.held
 
 
 def test_a_gathering_that_waits_for_a_lost_member_alone_is_whole() -> None:
@@ -410,9 +405,9 @@ def test_who_disagreed_with_a_lost_member_alone_may_go_on() -> None:
 
 def test_a_site_has_the_plan_of_a_repair_from_then_on() -> None:
     book = book_of([0, 1])
-    book.issue(SECOND)
-    assert book.plan_for(0, SECOND) is SECOND
-    assert book.plan_for(0, SECOND) is None
+    book.plans.replace(SECOND, 0)
+    assert book.knowledge.tell(0, SECOND) is SECOND
+    assert book.knowledge.tell(0, SECOND) is None
     assert not granted(book, 0, 1).lacks
 
 

@@ -182,14 +182,14 @@ class Channels:
     def ended(self, site: int, message: ExchangeEnded) -> Outcome:
         """Take note that a site holds a result."""
         book = self.books.of(site, message.channel)
-        exchange = book.exchange(message.number) if book.is_held(message.number) else 0
+        exchange = book.held[message.number].exchange if message.number in book.held else 0
         outcome = Outcome()
-        awaited = book.awaited_result(message.number)
+        awaited = book.held.awaited_result(message.number)
         outcome.wrong = book.ended(site, message.number, message.version, message.checksum) or ""
         if awaited is not None and not awaited.receivers:
             self.results += 1
             self.result_bytes += Wire(awaited.wire).item_bytes * awaited.elements
-        if not book.is_held(message.number):
+        if message.number not in book.held:
             self._dealing.forget(exchange)
             self._answering.use_room(outcome)
         return outcome
@@ -213,7 +213,7 @@ class Channels:
         book = self.books.of(site, message.channel)
         self.checks.gathering(site, message)
         outcome = Outcome()
-        is_first = book.calls(site) == book.latest_call
+        is_first = book.order.made(site) == book.order.latest
         answers = book.gather(
             site, message.number, message.value, message.admits, message.heard, message.what
         )
@@ -237,9 +237,10 @@ class Channels:
         self.checks.subgroup(site, members, name)
         channel = self._subgroups.ask(site, members, name)
         # Each member asks once, so each has the plan that was in force then, or gets a newer one.
-        plan = self.books[channel].known_from_now(site)
+        book = self.books[channel]
+        book.knowledge.tell_of_channel(site, book.plan)
         outcome = Outcome()
-        outcome.say.append((site, Subgrouped(channel, members, plans.dumps(plan), name)))
+        outcome.say.append((site, Subgrouped(channel, members, plans.dumps(book.plan), name)))
         for other, reason in self._subgroups.out_of_order(site):
             self._answering.answer(other, self.books[other].abandon(reason), outcome)
         return outcome
@@ -266,7 +267,7 @@ class Channels:
         outcome = Outcome()
         self.following.sites.difference_update(sites)
         answers = self.books.lose(sites, plan)
-        self._dealing.forget_all_but(set().union(*(book.exchanges for book in self.books)))
+        self._dealing.forget_all_but(set().union(*(book.held.exchanges for book in self.books)))
         for exchange in self._settling.interrupt(outcome):
             self._dealing.stop_dispatching(exchange)
         for channel, several in answers:

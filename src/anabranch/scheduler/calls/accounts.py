@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from anabranch.net.messages import Signature
-from anabranch.scheduler.exchanges import Disagreement, Kind, Made, Mixed
+from anabranch.scheduler.calls.answer import Disagreement, Kind, Made, Mixed
 from anabranch.site.terms import Op, Terms, Wire
 
 Name = Callable[[int], str]

@@ -12,12 +12,12 @@ from anabranch import plan as plans
 from anabranch.net.messages import ExchangeFailed, Gathered, GatherFailed, Grant, Message
 from anabranch.scheduler.calls import accounts
 from anabranch.scheduler.calls.accounts import Name
+from anabranch.scheduler.calls.answer import Abandoned, Answer, Disagreement, Granted, Mixed, Whole
 from anabranch.scheduler.calls.books import Books
 from anabranch.scheduler.calls.dealing import Dealing
 from anabranch.scheduler.calls.following import Following
 from anabranch.scheduler.calls.outcome import Began, Outcome
 from anabranch.scheduler.calls.settling import Settling
-from anabranch.scheduler.exchanges import Abandoned, Answer, Disagreement, Granted, Mixed, Whole
 
 
 class Answering:
@@ -79,7 +79,7 @@ class Answering:
         self._forget(channel, answer.number, answer.exchange)
         reason = accounts.of_disagreement(answer, self._name)
         failed = ExchangeFailed(channel, answer.number, answer.exchange, reason)
-        self._books[channel].explain(answer.number, reason)
+        self._books[channel].knowledge.explain(answer.number, reason)
         outcome.say += [(member, failed) for member in answer.tell]
 
     def _abandoned(self, channel: int, answer: Abandoned, outcome: Outcome) -> None:

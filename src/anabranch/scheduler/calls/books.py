@@ -16,7 +16,9 @@ from anabranch.net.messages import NoMoreRounds
 from anabranch.plan import Plan
 from anabranch.scheduler.calls import accounts
 from anabranch.scheduler.calls.accounts import Name
-from anabranch.scheduler.exchanges import Answer, Counter, ExchangeBook
+from anabranch.scheduler.calls.answer import Answer
+from anabranch.scheduler.calls.held import Counter
+from anabranch.scheduler.exchanges import ExchangeBook
 from anabranch.scheduler.plans_by_size import PlansBySize
 from anabranch.scheduler.waits import Stall
 
@@ -86,19 +88,19 @@ class Books:
 
     def awaiting(self, site: int) -> list[int]:
         """Return the channels in which another member has made a call that this one has not."""
-        return [channel for channel, book in enumerate(self._books) if book.awaits(site)]
+        return [channel for channel, book in enumerate(self._books) if book.order.awaits(site)]
 
     @property
     def are_busy(self) -> bool:
         """Whether exchanges are under way."""
-        return any(book.exchanges for book in self._books)
+        return any(book.held.exchanges for book in self._books)
 
     def stalls(self) -> list[Stall]:
         """Return the next call of each member that has not made a call which others have."""
         found = []
         for channel, book in enumerate(self._books):
-            calls = {member: book.calls(member) for member in book.members}
-            for place, kind in book.begun.items():
+            calls = {member: book.order.made(member) for member in book.members}
+            for place, kind in book.order.begun.items():
                 waiting = frozenset(site for site, made in calls.items() if made >= place)
                 subgroup = book.members if channel else None
                 what = accounts.of_call(place, kind, subgroup, self._name)
@@ -115,7 +117,7 @@ class Books:
         """Let exchanges that no member has asked for yet run under this plan, or part of it."""
         for book in self._books:
             if book.members:
-                book.issue(_part(plan, book.members), self.largest_elements)
+                book.plans.replace(_part(plan, book.members), self.largest_elements)
 
     def lose(self, sites: Collection[int], plan: Plan) -> list[tuple[int, tuple[Answer, ...]]]:
         """Go on without some sites, or links; return what follows in the books of members.
@@ -129,7 +131,7 @@ class Books:
         for channel, book in enumerate(self._books):
             if inside := set(book.members) - self.lost:
                 part = plans.restrict(plan, inside) if channel else plan
-                book.issue(part, self.largest_elements)
+                book.plans.replace(part, self.largest_elements)
             lost = [site for site in book.members if site in self.lost]
             if lost:
                 answers.append((channel, book.lose(*lost)))
@@ -139,7 +141,7 @@ class Books:
         """Let sites be members of the channel of all; exchanges run under this plan from now on."""
         for book in self._books[1:]:
             if book.members:
-                book.issue(plans.restrict(plan, book.members), self.largest_elements)
+                book.plans.replace(plans.restrict(plan, book.members), self.largest_elements)
         self.all.admit(sites, plan, self.largest_elements)
         self.left -= {*sites}
         self.lost -= {*sites}

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection
 
 from anabranch.net.messages import Dispatched, Progress
 from anabranch.plan import Plan
+from anabranch.scheduler.calls.answer import Granted
 from anabranch.scheduler.dispatch import Dispatcher
-from anabranch.scheduler.exchanges import Granted
 
 Dispatching = Callable[[Plan, int, int], tuple[int, int]]
 """How chunks are dispatched while an exchange goes on: called with the plan, the elements of the

@@ -72,7 +72,7 @@ class Following:
             number: of the exchange, or of the gathering that lets others in.
             signature: of the exchange; None for a gathering.
         """
-        called = Called(number, self._book.calls(site), signature)
+        called = Called(number, self._book.order.made(site), signature)
         source = None if signature is None else signature.source
         return [(each, called) for each in sorted(self.sites - {site, source})]
 
@@ -108,12 +108,12 @@ class Following:
                 for one in each.gatherings
                 if one.admits and one.number
             }
-        for number in self._book.held:
+        for number in self._book.held.numbers:
             self._of.pop(number, None)
         return [
             (site, called)
             for site in sorted(self.sites)
             for place, called in sorted(made.items(), key=lambda each: each[0])
-            if place > self._book.calls(site)
+            if place > self._book.order.made(site)
             and (called.signature is None or called.signature.source != site)
         ]

@@ -21,13 +21,13 @@ from anabranch.net.messages import (
     Standing,
     decode,
 )
+from anabranch.scheduler.calls.answer import Answer
 from anabranch.scheduler.calls.answering import Answering
 from anabranch.scheduler.calls.books import Books
 from anabranch.scheduler.calls.dealing import Dealing
 from anabranch.scheduler.calls.following import Following
 from anabranch.scheduler.calls.outcome import Outcome
 from anabranch.scheduler.calls.settling import Settling
-from anabranch.scheduler.exchanges import Answer
 
 
 class Restoring:
@@ -120,11 +120,12 @@ class Restoring:
     ) -> None:
         """Interrupt the exchanges that are held, so that they are completed."""
         books = self._books
-        for number, (exchange, signature) in books[channel].held.items():
+        for number in books[channel].held.numbers:
+            held = books[channel].held[number]
             opened = [
                 each for one in said.values() for each in one.exchanges if each.number == number
             ]
             granted = [each for each in opened if each.exchange]
-            self._dealing.restore(exchange, granted[0].chunk_elements)
+            self._dealing.restore(held.exchange, granted[0].chunk_elements)
             self._settling.restore(channel, number, opened, contributions, outcome)
-            books.largest_elements = max(books.largest_elements, signature.elements)
+            books.largest_elements = max(books.largest_elements, held.signature.elements)

@@ -7,7 +7,7 @@ have said what they hold, and `Settled` once all of them hold all of the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
 from anabranch import plan as plans
 from anabranch.net.errors import OutOfPlaceMessage
@@ -24,9 +24,10 @@ from anabranch.net.messages import (
 from anabranch.plan import Plan
 from anabranch.scheduler.calls import accounts
 from anabranch.scheduler.calls.accounts import Name
+from anabranch.scheduler.calls.answer import Answer, Granted
 from anabranch.scheduler.calls.books import Books
 from anabranch.scheduler.calls.outcome import Outcome, Repaired
-from anabranch.scheduler.exchanges import Answer, ExchangeBook, Granted
+from anabranch.scheduler.exchanges import ExchangeBook
 from anabranch.scheduler.repair import Unsettled
 from anabranch.site import ranges
 from anabranch.site.ranges import Ranges
@@ -74,7 +75,7 @@ class Settling:
         """Forget an exchange that has failed."""
         self._unsettled.pop((channel, number), None)
 
-    def forget_all_but(self, channel: int, held: Collection[int]) -> None:
+    def forget_all_but(self, channel: int, held: Container[int]) -> None:
         """Forget the exchanges of a channel that are not held any more.
 
         A book may give one up and have no member to tell: those that knew of the channel are lost.
@@ -144,7 +145,7 @@ class Settling:
     ) -> tuple[Answer, ...]:
         """Tell members what completes an exchange, or give it up."""
         channel, number = message.channel, message.number
-        _, signature = book.held[number]
+        signature = book.held[number].signature
         way = book.plans.of(signature.elements) or book.plan
         parts: tuple[RepairPart, ...] | None
         if {*book.members} - {*signature.receivers} and signature.receivers:
@@ -159,7 +160,7 @@ class Settling:
             return book.give_up(number, reason)
         outcome.mended = True
         for member in book.members:
-            plan = book.plan_for(member, way)
+            plan = book.knowledge.tell(member, way)
             repair = Repair(
                 channel,
                 number,
@@ -223,9 +224,9 @@ class Settling:
             outcome: gets what members are told.
         """
         book = self._books[channel]
-        exchange, signature = book.held[number]
+        signature = book.held[number].signature
         unsettled = Unsettled(
-            exchange,
+            book.held[number].exchange,
             signature.elements,
             book.members,
             _sources(signature, book.members),
