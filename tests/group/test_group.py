@@ -642,7 +642,7 @@ def test_what_goes_wrong_inside_one_site_ends_its_part_and_the_group_as_it_is_to
     until_settled = Call.until_settled
 
     async def is_broken_at_1(call: Call, *given: Any) -> Any:
-        if call._plane.config.site == 1:
+        if call._exchanging.site == 1:
             raise ZeroDivisionError("as none has thought of")
         return await until_settled(call, *given)
 

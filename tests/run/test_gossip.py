@@ -16,7 +16,7 @@ from anabranch.run.checkpoints import Course, check_course, weights_of
 from anabranch.run.launch import run_locally
 from anabranch.run.scenario import Scenario, ScenarioError, loads
 from anabranch.run.simulate import simulate
-from anabranch.site.dataplane import DataPlane
+from anabranch.site.connections import Connections
 
 COMPLETE = random_complete(5, 0, low_bps=50e6, high_bps=100e6, latency_s=0.02)
 RING = Overlay(
@@ -309,7 +309,7 @@ def test_a_site_lost_in_the_last_average_does_not_scale_the_model(ground: Ground
 def test_letters_of_a_site_that_is_given_up_are_thrown_away(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DataPlane, "that_may_pipe", lambda self: [])  # or it would not be
+    monkeypatch.setattr(Connections, "that_may_pipe", lambda self: [])  # or it would not be
     more = (
         'gossip = {}\non_loss = "complete"\n'
         'fault = [{kind = "disconnect", site = "site1", at_s = 0.5, for_s = 60.0}]'

@@ -25,7 +25,7 @@ from anabranch.record.events import SiteInStep, SiteJoined
 from anabranch.run.launch import run_locally
 from anabranch.run.scenario import loads
 from anabranch.run.simulate import simulate
-from anabranch.site.dataplane import DataPlane
+from anabranch.site.connections import Connections
 
 FIVE = random_complete(5, 0, low_bps=5e6, high_bps=10e6, latency_s=0.005)
 RING = Overlay(
@@ -173,7 +173,7 @@ def test_a_site_that_is_started_again_takes_part_again(simulated: Simulate) -> N
 def test_a_site_that_lost_the_scheduler_for_too_long_joins_again(
     simulated: Simulate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DataPlane, "that_may_pipe", lambda self: [])
+    monkeypatch.setattr(Connections, "that_may_pipe", lambda self: [])
     cut = '[[fault]]\nkind = "disconnect"\nsite = "site1"\nat_s = 4.0\nfor_s = 8.0\n'
     done = simulated("stop = {rounds = 160}", cut)
     (lost_s,), (back_s,) = done.moments_of(SiteLost, 1), done.moments_of(SiteJoined, 1)
@@ -185,7 +185,7 @@ def test_a_site_that_lost_the_scheduler_for_too_long_joins_again(
 def test_one_that_no_scheduler_answers_gives_up_in_time_and_the_others_go_on(
     simulated: Simulate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DataPlane, "that_may_pipe", lambda self: [])
+    monkeypatch.setattr(Connections, "that_may_pipe", lambda self: [])
     cut = '[[fault]]\nkind = "disconnect"\nsite = "site1"\nat_s = 1.0\nfor_s = 1e6\n'
     done = simulated("stop = {rounds = 40}", cut)
     assert done.summary.error is None

@@ -48,7 +48,7 @@ from anabranch.run.scenario import ScenarioError, check_twin, loads
 from anabranch.run.scenario import load as load_scenario
 from anabranch.run.simulate import simulate
 from anabranch.site.agent import SiteAgent
-from anabranch.site.dataplane import DataPlane
+from anabranch.site.connections import Connections
 
 from ..every import every
 from ..seeds import seeds
@@ -533,7 +533,7 @@ def test_a_worker_that_does_not_reach_the_scheduler_is_carried_by_its_server_or_
     is_carried: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_carried:
-        monkeypatch.setattr(DataPlane, "that_may_pipe", lambda self: [])
+        monkeypatch.setattr(Connections, "that_may_pipe", lambda self: [])
     fault = 'fault = [{kind = "disconnect", site = "dc3", at_s = 1.0, for_s = 60}]'
     text = scenario('{kind = "bsp"}', '{kind = "star", hub = "dc9"}', fault)
     hub(tmp_path, "dc9", [f"dc{k}" for k in range(1, 9)], 1e8)

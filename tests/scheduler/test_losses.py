@@ -176,7 +176,7 @@ def test_both_lanes_of_a_pair_end_with_one_of_them() -> None:
         for here, there in ((1, 2), (2, 1)):
             plane = cluster.agents[here]._plane
             assert plane is not None
-            assert there in plane._lost
+            assert there in plane.neighbourhood.lost
         await cluster.all_reduce(buffers)
         await cluster.leave()
 
@@ -191,10 +191,10 @@ def test_paths_through_what_is_lost_are_taken_no_more() -> None:
         await cluster.all_reduce(buffers)
         plane = cluster.agents[0]._plane
         assert plane is not None
-        assert plane._forks[0, 1]._auxiliary == ((0, 3, 1),)
+        assert plane.lanes._forks[0, 1]._auxiliary == ((0, 3, 1),)
         network.kill(3)
         await asyncio.sleep(1.0)
-        assert plane._forks[0, 1]._auxiliary == ()
+        assert plane.lanes._forks[0, 1]._auxiliary == ()
 
     run_virtually(scenario())
 

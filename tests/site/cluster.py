@@ -33,8 +33,8 @@ from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import SiteAgent, Transport
 from anabranch.site.arithmetic import Flat
 from anabranch.site.collectives import Round
-from anabranch.site.dataplane import LIMITS
 from anabranch.site.meter import Meter
+from anabranch.site.neighbourhood import LIMITS
 from anabranch.site.serving import ServedModel
 from anabranch.site.terms import Op, Terms, Wire
 
@@ -339,7 +339,7 @@ class Cluster:
         """Return the connection under a lane, to misuse it."""
         plane = self.agents[source]._plane
         assert plane is not None
-        return plane._lanes[target]._connections[0]
+        return plane.lanes._lanes[target]._connections[0]
 
     async def end(self) -> None:
         """End what failed, so that no connection outlives the loop."""

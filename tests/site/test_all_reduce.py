@@ -44,7 +44,7 @@ from anabranch.plan import Plan, balanced, fapt, ring, spanning, star
 from anabranch.run.faults import OutagesFault, PartitionFault, SlowFault, link_factors, script
 from anabranch.sim.loop import run_virtually
 from anabranch.site.actions import Send
-from anabranch.site.dataplane import MOST_STRANDS
+from anabranch.site.connections import MOST_STRANDS
 from anabranch.site.reduction import Reduction
 from anabranch.site.terms import Op, Terms, Wire
 
@@ -157,7 +157,10 @@ def test_a_lane_of_several_connections_changes_nothing(world: str) -> None:
             assert every(np.array_equal(buffer, buffers[0]) for buffer in buffers)
         hub = cluster.agents[1]._plane
         assert hub is not None
-        assert {source: len(strands) for source, strands in hub._inbound.items()} == {0: 3, 2: 3}
+        assert {source: len(strands) for source, strands in hub.connections._inbound.items()} == {
+            0: 3,
+            2: 3,
+        }
         assert cluster.refusals == []
         await cluster.leave()
 
@@ -402,7 +405,7 @@ def test_a_credit_that_was_not_earned_is_refused() -> None:
         relay = cluster.agents[1]._plane
         assert relay is not None
         for path in ((2, 1, 0), (1, 2, 0), (0, 1, 2)):
-            relay._inbound[2][0].post(Credit(path))
+            relay.connections._inbound[2][0].post(Credit(path))
         buffers = [np.full(2000, float(site), np.float32) for site in range(3)]
         await cluster.all_reduce(buffers)
         assert buffers[2].tolist() == [1.0] * 2000
@@ -549,12 +552,30 @@ def test_a_chunk_under_way_when_its_fork_is_made_is_not_counted_by_the_fork() ->
         cluster = await Cluster.start(simulated(TRIANGLE), TRIANGLE, star(TRIANGLE, hub=0))
         plane = cluster.agents[1]._plane
         assert plane is not None
-        plane.act([Send(up(1, 0, (1, 0)), bytes(256))])
-        plane.use_auxiliary({(1, 0): ((1, 2, 0),)})
+        plane.lanes.routes[1, 0](Send(up(1, 0, (1, 0)), bytes(256)))
+        plane.lanes.use_auxiliary({(1, 0): ((1, 2, 0),)})
         await asyncio.sleep(60.0)
-        assert plane._lanes[0].payload_bytes == 256
-        assert plane._forks[1, 0]._primary_queued == 0
+        assert plane.lanes._lanes[0].payload_bytes == 256
+        assert plane.lanes._forks[1, 0]._primary_queued == 0
         await cluster.end()
+
+    run_virtually(scenario())
+
+
+@pytest.mark.parametrize("op", [Op.STEP, Op.LETTER, 6, 7])
+def test_data_that_is_of_no_exchange_is_refused_and_not_kept_for_one(op: int) -> None:
+    async def scenario() -> None:
+        cluster = await Cluster.start(simulated(TRIANGLE), TRIANGLE, star(TRIANGLE, hub=0))
+        await cluster.all_reduce([np.ones(100, np.float32) for _ in range(3)])
+        code = TERMS.code - TERMS.op + op
+        stray = PartialSum(9, 1, 0, (1, 0), code, weight=1.0)
+        await cluster.connection(1, 0).send(stray, bytes(40))
+        buffers = random_buffers(3, 2000, seed=1)
+        await cluster.all_reduce(buffers)
+        assert type(cluster.refusals[0]) is (
+            MalformedMessage if op > Op.LETTER else OutOfPlaceMessage
+        )
+        await cluster.leave()
 
     run_virtually(scenario())
 
@@ -587,9 +608,9 @@ def test_a_sum_that_comes_twice_ends_the_run_since_the_first_may_be_the_wrong_on
         await cluster.all_reduce([np.ones(100, np.float32) for _ in range(3)])
         buffers = random_buffers(3, 2000, seed=1)
         hub = asyncio.ensure_future(all_reduce(cluster.agents[0], buffers[0]))
-        plane = cluster.agents[0]._plane
-        assert plane is not None
-        while 2 not in plane._exchanges.active:
+        exchanging = cluster.agents[0]._collectives._exchanging
+        assert exchanging is not None
+        while 2 not in exchanging._active:
             await asyncio.sleep(0)
         noise = memoryview(np.full(63, 1e3, np.float32)).cast("B")
         await cluster.connection(sender, 0).send(up(2, 3, path), noise)

@@ -75,7 +75,8 @@ def test_every_site_knows_the_time_to_a_quarter_of_the_latency(roots: int) -> No
                 done = await all_reduce(agent, buffer, more=round < 39)
                 await agent.round_ended(done, None)
                 await asyncio.sleep(0.5)  # computes: the links are idle
-                stamp = agent.stamp(backlogged=False)
+                assert agent._instruments is not None
+                stamp = agent._instruments.stamp(backlogged=False)
                 if round >= 5:
                     assert stamp.offset_s is not None
                     errors_s.append(abs(clocks[site].now_s() + stamp.offset_s - loop.time()))
@@ -94,8 +95,9 @@ def test_a_site_that_measures_nothing_keeps_no_time() -> None:
         cluster = await Cluster.start(simulated(TRIANGLE), TRIANGLE, star(TRIANGLE, hub=0))
         await cluster.all_reduce([np.ones(100, np.float32) for _ in range(3)])
         for agent in cluster.agents:
-            assert agent.stamp(backlogged=True).offset_s is None
-            assert agent.tell_time(TimeRequest(1.0)).error_s == math.inf
+            assert agent._instruments is not None
+            assert agent._instruments.stamp(backlogged=True).offset_s is None
+            assert agent._instruments.tell_time(TimeRequest(1.0)).error_s == math.inf
         await cluster.leave()
 
     run_virtually(play())

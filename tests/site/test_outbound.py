@@ -19,7 +19,7 @@ from anabranch.plan import Packed, Plan, Star
 from anabranch.scheduler.server import Repairs
 from anabranch.sim.loop import run_virtually
 from anabranch.sim.network import SimulatedNetwork
-from anabranch.site.dataplane import LIMITS
+from anabranch.site.neighbourhood import LIMITS
 from tests.net.test_tcp import Ear
 from tests.site.cluster import Cluster, Floats, Tcp, simulated
 from tests.site.test_admission import asks, hand_on, let_in

@@ -125,7 +125,7 @@ async def test_an_exchange_may_be_interrupted_before_its_task_runs() -> None:
             heard.set()
 
     async def take_part_later(each: Call, *arguments: Any) -> Any:
-        if each._plane is agent._plane:
+        if each._exchanging is agent._collectives._exchanging:
             await heard.wait()
         return await take_part(each, *arguments)
 
@@ -155,8 +155,8 @@ async def test_a_repair_may_fail_before_it_begins() -> None:
         with pytest.raises(ExchangeError, match="77 elements"):
             await task
     for agent in cluster.agents[:3]:
-        assert agent._plane is not None
-        exchanges = agent._plane._exchanges
+        assert agent._collectives._exchanging is not None
+        exchanges = agent._collectives._exchanging._exchanges
         assert exchanges.room.left == exchanges.room.elements
         assert not exchanges.active
         assert not agent._collectives._channels[0].repairs

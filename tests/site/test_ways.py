@@ -34,7 +34,7 @@ from anabranch.scheduler.losses import Repairs
 from anabranch.sim.loop import run_virtually
 from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.carrying import Carrying
-from anabranch.site.dataplane import LIMITS
+from anabranch.site.neighbourhood import LIMITS
 from anabranch.site.ways import MOST_PIPES, Ways, why_not
 from tests.every import every
 from tests.net.test_tcp import Ear
@@ -212,13 +212,13 @@ def test_neighbours_that_cannot_be_called_or_do_not_answer_are_not_asked() -> No
         await check(cluster)
         plane = cluster.agents[2]._plane
         assert plane is not None
-        assert plane.that_may_pipe() == [3, 0, 1]
+        assert plane.connections.that_may_pipe() == [3, 0, 1]
         network.sever(2, 3)
         await check(cluster)
-        assert plane.that_may_pipe() == [0, 1]
+        assert plane.connections.that_may_pipe() == [0, 1]
         network.hush(2, 0, are_silent=True)
         await asyncio.sleep(0.1)
-        assert plane.that_may_pipe() == [1]
+        assert plane.connections.that_may_pipe() == [1]
 
     run_virtually(go())
 

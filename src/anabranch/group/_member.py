@@ -40,8 +40,8 @@ from anabranch.site.agent import SiteAgent, Transport
 from anabranch.site.arithmetic import Flat
 from anabranch.site.collectives import RunEnded
 from anabranch.site.control import RoundsOver
-from anabranch.site.dataplane import LIMITS as DATA_LIMITS
 from anabranch.site.meter import Meter
+from anabranch.site.neighbourhood import LIMITS as DATA_LIMITS
 from anabranch.site.partition import Mixing
 from anabranch.site.reduction import weight_of
 from anabranch.site.serving import ServedModel

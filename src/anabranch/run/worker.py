@@ -31,7 +31,7 @@ from anabranch.run.faults import Kill, Pause, Scripted, link_factors, play
 from anabranch.run.scenario import Scenario, compute_model, script_of
 from anabranch.run.site import Passing, take_part
 from anabranch.run.standing_still import stand_still
-from anabranch.site.dataplane import LIMITS as DATA_LIMITS
+from anabranch.site.neighbourhood import LIMITS as DATA_LIMITS
 
 T = TypeVar("T")
 _log = logging.getLogger("anabranch")

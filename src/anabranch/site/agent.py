@@ -34,8 +34,6 @@ from anabranch.net.messages import (
     Gathered,
     Join,
     Leave,
-    LetterEnds,
-    LetterTaken,
     LinkCut,
     LinkProbe,
     LinkProbed,
@@ -53,20 +51,20 @@ from anabranch.net.messages import (
     Silent,
     SiteGone,
     Start,
-    StepsKnown,
     Stopping,
     TimeReply,
     Welcome,
 )
 from anabranch.net.network import Address, Connection, ControlNetwork, Listener, Network, Receiver
 from anabranch.plan import Plan
-from anabranch.site.actions import LetterHere, ModelHere, Quiet, UpdateHere
 from anabranch.site.arithmetic import Buffer, Floats
 from anabranch.site.collectives import Collectives, Round
 from anabranch.site.control import Control, RoundsOver
-from anabranch.site.dataplane import DataPlane, DataPlaneConfig
+from anabranch.site.dataplane import DataPlane
+from anabranch.site.exchanging import Exchanging
 from anabranch.site.instruments import Instruments
 from anabranch.site.meter import Meter
+from anabranch.site.neighbourhood import DataPlaneConfig
 from anabranch.site.serving import ServedModel, Serving
 from anabranch.site.terms import Terms
 
@@ -170,8 +168,6 @@ class SiteAgent:
         self._listener: Listener | None = None
         self._plane: DataPlane | None = None
         self._collectives = Collectives(self._scheduler, self._planned)
-        # What the data plane says of every chunk is heard without a call of this object's between.
-        self.advanced = self._collectives.advanced
         self.holds_state = False
         self._leaves = False
         self._probes: set[asyncio.Task[None]] = set()
@@ -265,51 +261,50 @@ class SiteAgent:
             incarnations=self.welcome.incarnations,
             repairs=self.welcome.repairs,
         )
-        self._plane = self._scheduler.neighbours = DataPlane(lanes, config, self)
-        kept_bytes = _ELEMENT_BYTES * transport.kept_elements
-        if gossips is not None:
-            from anabranch.site.gossiping import Gossiping  # of no use to sites of a group
-
-            self._gossiping = Gossiping(
-                self._plane,
-                config.overlay,
-                config.site,
-                gossips.gossip,
-                gossips.letters,
-                gossips.draw,
-            )
-            self._plane.gossip(gossips.letters)
-        self._collectives.start(self._plane, self.welcome.retries, kept_bytes)
         self._instruments = Instruments(
             self.welcome.site,
             self._clock,
             meter,
             lanes.heads_go_ahead,
             self._scheduler,
-            self._plane.post,
+            lambda to, message: plane.lanes.post(to, message),
             lambda: self._collectives.plan,
         )
-        self.stamp, self.arriving = self._instruments.stamp, self._instruments.arriving
-        self.tell_time, self.hear_time = self._instruments.tell_time, self._instruments.hear_time
+        plane = self._plane = DataPlane(lanes, config, self, self._instruments)
+        self._scheduler.neighbours = plane.connections
+        exchanging = Exchanging(plane, self._collectives.advanced)
+        kept_bytes = _ELEMENT_BYTES * transport.kept_elements
+        if gossips is not None:
+            from anabranch.site.gossiping import Gossiping  # of no use to sites of a group
+
+            self._gossiping = Gossiping(
+                plane,
+                config.overlay,
+                config.site,
+                gossips.gossip,
+                gossips.letters,
+                gossips.draw,
+            )
+        self._collectives.start(exchanging, self.welcome.retries, kept_bytes)
         plan = self._collectives.plan
-        self._plane.use_auxiliary(plan.all_auxiliary)
+        plane.lanes.use_auxiliary(plan.all_auxiliary)
         if served is not None:
             self._serving = Serving(
                 self._scheduler,
-                self._plane,
+                plane,
                 self.welcome,
                 plan,
                 served,
                 transport.chunk_elements,
             )
         if self._auxiliary[0] >= plan.version:
-            self._plane.use_auxiliary(self._auxiliary[1])
+            plane.lanes.use_auxiliary(self._auxiliary[1])
         for reform in self._reforms:
             self._during(reform)
         for changed in self._epochs.values():
             self._during(changed)
         for returned in self._returned:
-            self._meet(self._plane, returned)
+            self._meet(plane, returned)
         self._scheduler.say(Ready(buffer_elements, samples))
         start = await self._scheduler.expect(Start, Shutdown)
         if isinstance(start, Shutdown):
@@ -317,7 +312,7 @@ class SiteAgent:
         assert isinstance(start, Start)
         self.began.set_result(self._loop.time() - start.since_s)
         self._instruments.begin()
-        self._plane.begin()
+        plane.connections.begin()
 
     async def exchange(
         self,
@@ -386,8 +381,9 @@ class SiteAgent:
         it lets this site in, and looks at them later.
         """
         assert self._plane is not None, "start() comes first"
-        neighbours = self._plane.neighbours()
-        answers = await asyncio.gather(*(self._plane.answers(each) for each, _ in neighbours))
+        neighbours = self._plane.neighbourhood.near()
+        reaches = self._plane.connections.reaches
+        answers = await asyncio.gather(*(reaches(each) for each, _ in neighbours))
         if any(answers):
             for (neighbour, incarnation), is_there in zip(neighbours, answers, strict=True):
                 if not is_there:
@@ -536,7 +532,7 @@ class SiteAgent:
 
     def sent_bytes(self) -> dict[int, int]:
         """Return the payload bytes sent so far to each neighbour."""
-        return {} if self._plane is None else self._plane.sent_bytes()
+        return {} if self._plane is None else self._plane.lanes.sent_bytes()
 
     # --- what the scheduler says while a round goes on
 
@@ -559,10 +555,10 @@ class SiteAgent:
                     paths[ends] = (*paths.get(ends, ()), path)
                 self._auxiliary = message.version, paths
                 if self._plane is not None:
-                    self._plane.check_auxiliary(paths)
+                    self._plane.lanes.check_auxiliary(paths)
                     # Those of a later plan lead round what is lost.
                     if message.version >= self._collectives.plan.version:
-                        self._plane.use_auxiliary(paths)
+                        self._plane.lanes.use_auxiliary(paths)
             case TimeReply():
                 if self._instruments is not None:
                     self._instruments.hear_time(message)
@@ -576,7 +572,7 @@ class SiteAgent:
                 self._epochs[message.version] = message
             case Reform() if self._plane is not None and self._serving is not None:
                 plan = self._serving.reform(message, has_begun=self.began.done())
-                self._plane.use_auxiliary(plan.all_auxiliary)
+                self._plane.lanes.use_auxiliary(plan.all_auxiliary)
             case Reform() if self._plane is None:  # nothing comes here yet
                 self._reforms.append(message)
                 self._scheduler.post(Reformed(plans.loads(message.plan_json).version))
@@ -598,20 +594,21 @@ class SiteAgent:
         """Take the paths of a plan, unless the scheduler has told of later ones."""
         if self._plane is not None:
             version, paths = self._auxiliary
-            self._plane.use_auxiliary(paths if version >= plan.version else plan.all_auxiliary)
+            auxiliary = paths if version >= plan.version else plan.all_auxiliary
+            self._plane.lanes.use_auxiliary(auxiliary)
 
     def _stand(self) -> None:
         """Tell a scheduler that was restarted how far this site is, and what it may have missed."""
         self._collectives.stand()
         if self._plane is not None:
-            for neighbour, incarnation in self._plane.lost_neighbours():
+            for neighbour, incarnation in self._plane.neighbourhood.that_are_lost():
                 reason = f"{self._name} has no lane to it"
                 self._scheduler.post(CutOff(neighbour, reason, incarnation))
         if self._leaves:
             self._scheduler.post(Leave())
 
     async def _probe(self, plane: DataPlane, neighbour: int) -> None:
-        answers = await plane.answers(neighbour)
+        answers = await plane.connections.reaches(neighbour)
         if self._scheduler.is_open:
             self._scheduler.post(LinkProbed(neighbour, answers))
 
@@ -629,35 +626,14 @@ class SiteAgent:
             self._scheduler.post(Abort(str(error)))
 
     def cut_off(self, neighbour: int, incarnation: int, error: Exception) -> None:
-        """Tell the scheduler, which knows whether the neighbour is to blame.
-
-        Where sites gossip, others' letters go on: the lane is made again.
-        """
-        if self._gossiping is not None and not self._gossiping.is_finished:
-            self._gossiping.cut_off(neighbour)
-        elif self._scheduler.is_open:
+        """Tell the scheduler, which knows whether the neighbour is to blame."""
+        if self._scheduler.is_open:
             self._scheduler.post(CutOff(neighbour, str(error), incarnation))
 
     def silent(self, neighbour: int, incarnation: int, is_silent: bool) -> None:
         """Tell the scheduler, which knows whether there is a way round."""
-        gossips = self._gossiping is not None and not self._gossiping.is_finished
-        if self.welcome.repairs and not gossips and self._scheduler.is_open:
+        if self.welcome.repairs and self._scheduler.is_open:
             self._scheduler.post(Silent(neighbour, incarnation, is_silent))
-
-    def happened(self, what: UpdateHere | ModelHere | Quiet | LetterHere) -> None:
-        """Take note of what happened to updates and models, where the model is served."""
-        if isinstance(what, LetterHere):
-            assert self._gossiping is not None
-            self._gossiping.letter_here(what)
-            return
-        assert self._serving is not None
-        self._serving.happened(what)
-
-    def said(self, sender: int, message: LetterEnds | LetterTaken | StepsKnown) -> None:
-        """Hear what a neighbour says, where sites gossip."""
-        if self._gossiping is None:
-            raise OutOfPlaceMessage(f"a {type(message).__name__}, where no sites gossip")
-        self._gossiping.hear(sender, message)
 
     def carry(self, source: int, connection: Connection) -> Receiver:
         """Pipe a neighbour's connection to the scheduler, if this site reaches it itself."""

@@ -24,7 +24,7 @@ from anabranch.net.messages import (
 from anabranch.plan import Plan
 from anabranch.site import ranges
 from anabranch.site.arithmetic import Buffer, Floats
-from anabranch.site.dataplane import DataPlane, Interrupted
+from anabranch.site.exchanging import Exchanging, Interrupted
 from anabranch.site.ranges import Bits, PartOf, Ranges
 from anabranch.site.terms import Op, Terms
 
@@ -33,7 +33,7 @@ class Call:
     """One site's part in an exchange that was granted.
 
     Args:
-        plane: moves its chunks.
+        exchanging: moves its chunks.
         say: tells the scheduler something; raises what ended the run early.
         grant: see there.
         place: among the channel's calls.
@@ -46,7 +46,7 @@ class Call:
 
     def __init__(
         self,
-        plane: DataPlane,
+        exchanging: Exchanging,
         say: Callable[[Message], None],
         grant: Grant,
         place: int,
@@ -56,7 +56,7 @@ class Call:
         is_watched: bool,
         keeps_own: bool,
     ) -> None:
-        self._plane = plane
+        self._exchanging = exchanging
         self._say = say
         self._grant = grant
         self._place = place
@@ -76,7 +76,7 @@ class Call:
         self._running: dict[int, Ranges] = {}  # what each exchange is to complete
 
     async def until_here(self, plan: Plan) -> tuple[int, int | None] | None:
-        """Take part until the result is here; return what :meth:`DataPlane.exchange` does."""
+        """Take part until the result is here; return what :meth:`Exchanging.exchange` does."""
         return await self._take_part(self._generation, plan, self._whole)
 
     async def until_settled(
@@ -110,7 +110,7 @@ class Call:
                     self._held = ((0, self._buffer.elements),)
                     self._say(self._holding())
             awaited = self._next
-            follows = await self._plane.unless_failed(awaited)
+            follows = await self._exchanging.plane.unless_failed(awaited)
             if self._next is awaited:
                 self._next = self._loop.create_future()
             if isinstance(follows, Settled):
@@ -130,7 +130,7 @@ class Call:
         if generation != self._generation:
             raise Interrupted
         if part.plan_json:  # of those alone that it is for
-            if self._plane.config.site not in (part.source, *part.receivers):
+            if self._exchanging.site not in (part.source, *part.receivers):
                 return None
             plan = plans.loads(part.plan_json)
         elements = ranges.length(part.ranges)
@@ -145,7 +145,7 @@ class Call:
             if op == Op.COPY != self._terms.op and terms.wire.item_bytes == 2:
                 buffer = Bits(buffer, terms.wire)
         self._running[part.exchange] = part.ranges
-        latest = await self._plane.exchange(
+        latest = await self._exchanging.exchange(
             part.exchange,
             terms,
             plan,
@@ -168,7 +168,7 @@ class Call:
         """Stop it, since something was lost; return what is here of its result."""
         self._stop()
         for exchange in message.exchanges:
-            self._plane.stop(exchange)
+            self._exchanging.stop(exchange)
         self._generation = message.generation
         if self._next.done():  # a repair that has not begun, and will not
             self._next = self._loop.create_future()
@@ -189,7 +189,7 @@ class Call:
         self._generation += 1
         if self._next.done():  # a repair that has not begun, and will not
             if not self._next.cancelled() and isinstance(follows := self._next.result(), tuple):
-                void(self._plane, follows[0])
+                void(self._exchanging, follows[0])
             self._next = self._loop.create_future()
         self._next.set_exception(error)
         self._next.exception()  # it may never be waited for
@@ -216,7 +216,7 @@ class Call:
     def _stop(self) -> None:
         """Stop what goes on, and take note of what is here."""
         for exchange, elements in self._running.items():
-            here = ranges.places(elements, ranges.union(self._plane.stop(exchange)))
+            here = ranges.places(elements, ranges.union(self._exchanging.stop(exchange)))
             self._held = ranges.union(self._held, here)
         self._running = {}
         if self._own is not None:
@@ -233,7 +233,7 @@ def signature_of(terms: Terms) -> Signature:
     return Signature(terms.op, terms.wire, terms.elements, terms.source, terms.receivers)
 
 
-def void(plane: DataPlane, repair: Repair) -> None:
+def void(exchanging: Exchanging, repair: Repair) -> None:
     """Throw away what has come of a repair that will not begin here, and what comes."""
     for part in repair.parts:
-        plane.stop(part.exchange)
+        exchanging.stop(part.exchange)

@@ -50,8 +50,8 @@ from anabranch.site.arithmetic import Buffer, Flat, Floats
 from anabranch.site.call import Call, signature_of, void
 from anabranch.site.channel import Asked, Channel, Gathering
 from anabranch.site.control import Control, RoundsOver
-from anabranch.site.dataplane import DataPlane
 from anabranch.site.exchange import Exchange
+from anabranch.site.exchanging import Exchanging
 from anabranch.site.following import Following, Kept
 from anabranch.site.reduction import weight_of
 from anabranch.site.terms import Op, Terms, Wire
@@ -177,7 +177,7 @@ class Collectives:
         self._scheduler = scheduler
         self._planned = planned
         self._loop = asyncio.get_running_loop()
-        self._plane: DataPlane | None = None
+        self._exchanging: Exchanging | None = None
         self._retries = False
         self._channels: dict[int, Channel] = {}
         self._subgroups: dict[tuple[tuple[int, ...], str], asyncio.Future[int]] = {}
@@ -198,15 +198,17 @@ class Collectives:
         self._site = site
         self.is_new = is_new
 
-    def start(self, plane: DataPlane, retries: bool, most_kept_bytes: float = math.inf) -> None:
+    def start(
+        self, exchanging: Exchanging, retries: bool, most_kept_bytes: float = math.inf
+    ) -> None:
         """Let calls be made.
 
         Args:
-            plane: moves what is exchanged.
+            exchanging: moves what is exchanged.
             retries: whether an exchange that loses something is all reduced again.
             most_kept_bytes: of results that this site keeps while it follows; two may always be.
         """
-        self._plane = plane
+        self._exchanging = exchanging
         self._retries = retries
         self._most_kept_bytes = most_kept_bytes
 
@@ -298,7 +300,7 @@ class Collectives:
         self, channel: int, number: int, buffer: Buffer, terms: Terms, weight: float, more: bool
     ) -> Round:
         """Take part in an exchange that was asked for, to its end."""
-        assert self._plane is not None, "start() comes first"
+        assert self._exchanging is not None, "start() comes first"
         began_s = self._loop.time()
         state = self._channels[channel]
         asked = state.waiting[number]
@@ -315,7 +317,7 @@ class Collectives:
         is_watched = more or grant.trees is not None
         keeps_own = grant.settles and self._retries and terms.op != Op.COPY
         call = Call(
-            self._plane,
+            self._exchanging,
             self._scheduler.say,
             grant,
             asked.place,
@@ -593,8 +595,8 @@ class Collectives:
         """Tell a scheduler that was restarted how far this site is, and say again what waits."""
         for state in self._channels.values():
             for repair in state.forget_interruptions():
-                if self._plane is not None:
-                    void(self._plane, repair)
+                if self._exchanging is not None:
+                    void(self._exchanging, repair)
         channels = sorted(self._channels.items())
         standings = [state.standing(number, self._site) for number, state in channels]
         following = self._following if self._gets_state else None
@@ -616,10 +618,10 @@ class Collectives:
             case Awaited():
                 state = self._channel(message.channel)
                 state.awaited = max(state.awaited, message.number)
-            case Dispatched() if self._plane is not None:
-                self._plane.dispatched(message.exchange, message.trees)
-            case Interrupt() if self._plane is not None:
-                self._scheduler.post(self._interrupt(self._plane, message))
+            case Dispatched() if self._exchanging is not None:
+                self._exchanging.dispatched(message.exchange, message.trees)
+            case Interrupt() if self._exchanging is not None:
+                self._scheduler.post(self._interrupt(self._exchanging, message))
             case Repair():
                 self._repair(message)
             case Settled():
@@ -658,14 +660,14 @@ class Collectives:
         plan = self._plan_of(grant.channel, grant.version, grant.plan_json)
         asked.granted.set_result((grant, plan))
 
-    def _interrupt(self, plane: DataPlane, message: Interrupt) -> Holding:
+    def _interrupt(self, exchanging: Exchanging, message: Interrupt) -> Holding:
         """Stop an exchange that has lost something; return what is here of its result."""
         state = self._channel(message.channel)
         call = state.calls.get(message.number)
         if call is not None:
             return call.interrupt(message)
         for exchange in message.exchanges:
-            plane.stop(exchange)
+            exchanging.stop(exchange)
         state.interrupted[message.number] = message.generation
         state.repairs.pop(message.number, None)
         return Holding(message.channel, message.number, message.generation, ())
@@ -689,11 +691,11 @@ class Collectives:
             return
         state.interrupted.pop(message.number, None)
         repair, _ = state.repairs.pop(message.number, (None, None))
-        if self._plane is not None:
+        if self._exchanging is not None:
             if repair is not None:
-                void(self._plane, repair)
+                void(self._exchanging, repair)
             if message.exchange:
-                self._plane.give_up(message.exchange, error)
+                self._exchanging.give_up(message.exchange, error)
         if message.exchange in self._underway:
             return
         asked = state.waiting.get(message.number)

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
 from anabranch.net.deadline import within
 from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
+from anabranch.net.frames import Sink
 from anabranch.net.messages import (
     AnyMessage,
+    ChunkMessage,
     Contribution,
+    Letter,
     LetterEnds,
     LetterTaken,
     Message,
@@ -23,9 +27,9 @@ from anabranch.net.messages import (
 )
 from anabranch.overlay import Overlay
 from anabranch.period import Gossip, VectorClock
-from anabranch.site.actions import LetterCut, LetterHere
+from anabranch.site.actions import Action, LetterCut, LetterHere, Receipt, Send
 from anabranch.site.arithmetic import Floats
-from anabranch.site.dataplane import DataPlane
+from anabranch.site.dataplane import DataPlane, Fate
 from anabranch.site.letters import Letters
 
 _MOST_COPIES = 2
@@ -39,7 +43,7 @@ _SMOOTHING = 0.3  # of a new round trip, in the running mean of them
 
 
 class Gossiping:
-    """One site's side of gossip.
+    """One site's side of gossip; a plug of its data plane, and in charge until it ends.
 
     Args:
         plane: moves letters.
@@ -52,6 +56,8 @@ class Gossiping:
     Attributes:
         is_finished: whether no further letters are due.
     """
+
+    fate = Fate.REMAKE
 
     def __init__(
         self,
@@ -85,6 +91,7 @@ class Gossiping:
         self._told: dict[int, tuple[int, ...]] = {}  # what each neighbour was told last
         self._is_idle = False  # nothing but gossip changes the model
         self.is_finished = False
+        self._in_charge_later = plane.gossip(self)
 
     # --- what the site's program asks for
 
@@ -142,21 +149,22 @@ class Gossiping:
             assert oldest is not None
             if oldest not in self._letters.late:
                 return  # the next time, when something has come
-            for told in self._letters.take_back(oldest, self._plane.withdraw_letter(oldest)):
+            for told in self._letters.take_back(oldest, self._plane.lanes.withdraw_letter(oldest)):
                 if isinstance(told, LetterCut):
                     self._post(oldest, LetterEnds(told.number))
                 elif isinstance(told, LetterHere):
                     self._post(oldest, LetterTaken(told.number, told.is_answer))
         now_s = self._loop.time()
         self._sent_s.update(dict.fromkeys(chosen, now_s))
-        self._plane.act(self._letters.write(chosen))
+        self._act(self._letters.write(chosen))
 
     async def finish(self) -> None:
         """Make no further step, and wait until what was sent has come, where it can."""
         self._rest()
         self._clock.finish()
         self._tell_steps()
-        longest_s = max(_LEAST_DRAIN_S, _DRAIN_ROUND_TRIPS * self._longest_round_trip_s())
+        round_trip_s = 2 * max(self._latencies_s.values(), default=0.0)
+        longest_s = max(_LEAST_DRAIN_S, _DRAIN_ROUND_TRIPS * round_trip_s)
         try:
             async with within(longest_s):
                 while self._letters.owes or {*self._letters.awaited} - self._gone:
@@ -170,7 +178,7 @@ class Gossiping:
         self.use()
         self._is_idle = False
         self.is_finished = True
-        self._plane.gossip(None)
+        self._plane.put_in_charge(self._in_charge_later)
 
     # --- the mean of all, once no letters come
 
@@ -198,9 +206,6 @@ class Gossiping:
         parts = [(each.start, each.stop, each.sites) for each in contributions or whole]
         return self._letters.agree(mean, numbers, parts)
 
-    def _longest_round_trip_s(self) -> float:
-        return 2 * max(self._latencies_s.values(), default=0.0)
-
     def _tell_steps(self) -> None:
         """Let neighbours know what this site knows of others' steps: once, of all that comes now.
 
@@ -221,11 +226,35 @@ class Gossiping:
     def _post(self, neighbour: int, message: Message) -> None:
         """Say something to a neighbour; where its lane is broken, ``_again`` will."""
         if neighbour not in self._gone and neighbour not in self._broken:
-            self._plane.say(neighbour, message)
+            self._plane.lanes.say(neighbour, message)
 
-    # --- what comes
+    # --- what comes; see anabranch.site.dataplane.GossipPlug
 
-    def letter_here(self, here: LetterHere) -> None:
+    def receive(self, message: ChunkMessage, payload_bytes: int) -> Sink:
+        """Return where a chunk of a letter goes."""
+        if self.is_finished:
+            return Sink()  # it was cut off while the others ended
+        assert isinstance(message, Letter)
+        receipt = self._letters.receive(message, payload_bytes)
+        return Sink(receipt.target, None, partial(self._received, receipt))
+
+    def _received(self, receipt: Receipt) -> None:
+        self._act(self._letters.received(receipt))
+
+    def repeated(self, message: ChunkMessage) -> bool:
+        """Return False: a letter that is sent again is used once."""
+        return False
+
+    def _act(self, actions: Sequence[Action]) -> None:
+        """Do what follows from a letter that is sent, or has come."""
+        for action in actions:
+            if isinstance(action, Send):
+                self._plane.lanes.routes[action.message.path](action)
+            else:
+                assert isinstance(action, LetterHere)
+                self._letter_here(action)
+
+    def _letter_here(self, here: LetterHere) -> None:
         """Tell a neighbour that its letter has come, unless that is answered by another one."""
         if here.is_answer:
             self._measure(here.sender)
@@ -268,7 +297,7 @@ class Gossiping:
 
     # --- what is lost
 
-    def cut_off(self, neighbour: int) -> None:
+    def lane_ended(self, neighbour: int) -> None:
         """Make the lane to a neighbour again, in a while: it has broken.
 
         What may have been lost with it is said again then.
@@ -283,13 +312,13 @@ class Gossiping:
         if neighbour in self._gone or self.is_finished:
             return
         if self._gossip.most_ahead is not None:
-            self._plane.say(neighbour, StepsKnown(self._clock.known))
+            self._plane.lanes.say(neighbour, StepsKnown(self._clock.known))
         for number, is_answer in self._letters.to_confirm(neighbour):
-            self._plane.say(neighbour, LetterTaken(number, is_answer))
+            self._plane.lanes.say(neighbour, LetterTaken(number, is_answer))
         ended = self._letters.cut_short(neighbour)
         if ended is not None:
-            self._plane.say(neighbour, LetterEnds(ended))
-        self._plane.act(self._letters.again(neighbour))
+            self._plane.lanes.say(neighbour, LetterEnds(ended))
+        self._act(self._letters.again(neighbour))
 
     def lost(self, site: int) -> None:
         """Go on without a site that is gone."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,11 +18,13 @@ from anabranch.net.errors import (
     PeerError,
     RunAborted,
 )
+from anabranch.net.frames import Sink
 from anabranch.net.messages import (
     Abandon,
     Advance,
     Agreed,
     Came,
+    ChunkMessage,
     EpochChanged,
     PaceOver,
     Proceed,
@@ -32,10 +34,10 @@ from anabranch.net.messages import (
     Welcome,
 )
 from anabranch.plan import Plan, deal
-from anabranch.site.actions import ModelHere, Quiet, UpdateHere
+from anabranch.site.actions import Action, ModelHere, Quiet, Receipt, Send, UpdateHere
 from anabranch.site.arithmetic import Flat, Floats, Sized
 from anabranch.site.control import Control, RoundsOver
-from anabranch.site.dataplane import DataPlane
+from anabranch.site.dataplane import DataPlane, Fate
 from anabranch.site.partition import AS_UPDATES, Mixing, Rule, ServerPartition
 from anabranch.site.served import Served
 from anabranch.site.terms import Op, Terms, Wire
@@ -72,7 +74,7 @@ class ServedModel:
 
 
 class Serving:
-    """One site's side of a run whose model is served.
+    """One site's side of a run whose model is served; a plug of its data plane, and in charge.
 
     Args:
         scheduler: what the site says to it and hears from it.
@@ -86,6 +88,8 @@ class Serving:
         settled: how many updates have become part of the model here, or never will.
         last_receivers: the workers to which the model comes once more, when no worker goes on.
     """
+
+    fate = Fate.LOSE
 
     def __init__(
         self,
@@ -139,7 +143,8 @@ class Serving:
         for way, group in zip(ways, served.groups or ((),), strict=True):
             self._take_part(way, group)
         self._known = {**self._parts}  # with those of groups that are no more
-        plane.serve(self._known, plan.version)
+        self._since = plan.version
+        plane.put_in_charge(self, Op.STEP)
         if not served.groups and not welcome.updates and plan.version in self._parts:
             # One that is let go on later than others may begin on a later model.
             self._models_here[1] = asyncio.Event()
@@ -177,7 +182,47 @@ class Serving:
         """Return the memory of an update's pull (0) or push (1), if it is not what there is."""
         return self._rooms[update % len(self._rooms)][which] if self._rooms else otherwise
 
-    def happened(self, what: UpdateHere | ModelHere | Quiet) -> None:
+    # --- as a plug; see anabranch.site.dataplane.Plug
+
+    def receive(self, message: ChunkMessage, payload_bytes: int) -> Sink:
+        """Return where a chunk of an update or of a model goes.
+
+        What still comes of plans before this site began is for an earlier process of it, and thrown
+        away.
+        """
+        served = self._known.get(message.version)
+        if served is None and message.version < self._since:
+            return Sink()
+        if served is None:
+            raise OutOfPlaceMessage(
+                f"an update or a model under plan version {message.version}, where "
+                f"{sorted(self._known)} are in use"
+            )
+        receipt = served.receive(message, payload_bytes)
+        return Sink(receipt.target, receipt.piece, partial(self._received, served, receipt))
+
+    def _received(self, served: Served, receipt: Receipt) -> None:
+        self._act(served.received(receipt))
+
+    def repeated(self, message: ChunkMessage) -> bool:
+        """Return False: an update that is sent again is counted once."""
+        return False
+
+    def lane_ended(self, neighbour: int) -> None:
+        """Expect no more of what a neighbour was sending."""
+        for served in self._known.values():
+            self._act(served.gone(neighbour))
+
+    def _act(self, actions: Sequence[Action]) -> None:
+        """Do what follows from a push, a step or a chunk."""
+        for action in actions:
+            if isinstance(action, Send):
+                self._plane.lanes.routes[action.message.path](action)
+            else:
+                assert isinstance(action, UpdateHere | ModelHere | Quiet)
+                self._happened(action)
+
+    def _happened(self, what: UpdateHere | ModelHere | Quiet) -> None:
         """Take note that an update or a model is all here, or that nothing comes any more."""
         if isinstance(what, Quiet):
             self._say_if_quiet()
@@ -306,7 +351,7 @@ class Serving:
             room = self._room(update, 1, gradients)
             room[:] = gradients
             gradients = room
-        self._plane.act(self._own_part.push(update, self._memory(gradients), weight))
+        self._act(self._own_part.push(update, self._memory(gradients), weight))
         return True
 
     def _ask(
@@ -347,7 +392,7 @@ class Serving:
                 for each in message.pulls
                 if self._version_of.get(each[0], self._only) == version
             ]
-            self._plane.act(part.serve(pulls))
+            self._act(part.serve(pulls))
 
     def reform(self, message: Reform, has_begun: bool) -> Plan:
         """Take part in the groups of a plan from now on, and no more in those that are not in it.
@@ -406,4 +451,4 @@ class Serving:
         """See :meth:`anabranch.site.served.Served.change_epoch`."""
         part = self._parts.get(message.version)
         if part is not None:
-            self._plane.act(part.change_epoch(message.epoch, message.workers, message.round))
+            self._act(part.change_epoch(message.epoch, message.workers, message.round))

@@ -26,6 +26,13 @@ class Op(IntEnum):
     """There is no root: neighbours send each other their models, and each uses what comes."""
 
 
+OPS = 8
+"""How many ops a code of terms has room for."""
+
+EXCHANGED = Op.MEAN, Op.SUM, Op.MAX, Op.COPY
+"""What members of a group exchange; each element has one result."""
+
+
 class Wire(IntEnum):
     """The format of elements on the wire. Sums are computed in float32, whatever it is."""
 
@@ -98,7 +105,7 @@ def op_of(code: int) -> Op:
         MalformedMessage: it names none.
     """
     try:
-        return Op(code & 7)
+        return Op(code % OPS)
     except ValueError:
         raise MalformedMessage(f"terms {code} name no operation") from None
 

@@ -20,7 +20,7 @@ from anabranch.experiments.netstorm._setting import MLNET, MXNET, TSENGINE, Syst
 from anabranch.overlay import Link, Overlay, Site, random_sparse
 from anabranch.plan import NO_PARENT, Fapt, Plan, Tree, up_delays_s_per_bit
 from anabranch.run.scenario import Stop
-from anabranch.site.dataplane import MOST_CHUNK_ELEMENTS
+from anabranch.site.neighbourhood import MOST_CHUNK_ELEMENTS
 
 _SITES = 14
 _FAPT = System("FAPT", Fapt(roots=1))

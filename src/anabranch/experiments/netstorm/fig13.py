@@ -35,7 +35,7 @@ from anabranch.experiments.netstorm._setting import (
 )
 from anabranch.overlay import Link, Overlay
 from anabranch.run.scenario import Stop
-from anabranch.site.dataplane import MOST_CHUNK_ELEMENTS
+from anabranch.site.neighbourhood import MOST_CHUNK_ELEMENTS
 
 _BASELINES = {"MXNET": MXNET, "MLNET": MLNET, "TSEngine": TSENGINE}
 _SYSTEMS = (*_BASELINES.values(), PRO, PRO_DISJOINT, OUR_PRO, OUR_PRO_256_KB, PACKED)

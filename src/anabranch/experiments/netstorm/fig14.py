@@ -29,7 +29,7 @@ from anabranch.overlay import Overlay, Trace
 from anabranch.plan import Fapt
 from anabranch.run.scenario import Stop
 from anabranch.scheduler.awareness import Oracle
-from anabranch.site.dataplane import MOST_CHUNK_ELEMENTS
+from anabranch.site.neighbourhood import MOST_CHUNK_ELEMENTS
 
 _FAPT = System("FAPT", Fapt(roots=1))
 _TREES = (MXNET, MLNET, TSENGINE, _FAPT)

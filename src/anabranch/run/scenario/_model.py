@@ -25,7 +25,7 @@ from anabranch.scheduler.awareness import AnyAwareness
 from anabranch.scheduler.chunking import filling_elements
 from anabranch.scheduler.deal import Adaptive, AnyDeal, adaptive_of
 from anabranch.scheduler.paced import Serve
-from anabranch.site.dataplane import MOST_CHUNK_ELEMENTS
+from anabranch.site.neighbourhood import MOST_CHUNK_ELEMENTS
 
 
 class Stop(Table, frozen=True, kw_only=True):
