@@ -297,7 +297,7 @@ def _die(group: Group) -> None:
     """End a site as its process's death would."""
 
     async def close() -> None:
-        group._member.agent.close()
+        group._member.site.agent.close()
 
     group._member.thread.run(close())
     group._member._closed = True

@@ -1078,7 +1078,7 @@ def die(group: Group) -> None:
     """Be gone without a word, as the end of a process is."""
 
     async def cut() -> None:
-        group._member.agent.close()
+        group._member.site.agent.close()
 
     group._member.thread.run(cut())
     group._member._closed = True

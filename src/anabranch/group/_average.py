@@ -10,7 +10,6 @@ every site alike. Buffers that are copied travel beside it, by a broadcast at th
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -49,6 +48,7 @@ class Calls:
         gather: returns every member's bytes, by name.
         is_called: whether another member has begun the next mean, and called for it.
         is_rounded: whether means are rounded to halves on the way.
+        now_s: returns the time by which steps are measured, that of the group's loop.
     """
 
     mean: Callable[[list[Any], list[Any], float, bool], Handle]
@@ -56,6 +56,7 @@ class Calls:
     gather: Callable[[bytes], dict[str, bytes]]
     is_called: Callable[[], bool]
     is_rounded: bool
+    now_s: Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ class ModelAverage:
         self._trains = True
         self._finished = 0  # averages, one after the other, in which no site had steps to make
         self._contributed_at = [0] * average.fragments  # steps made then, of each fragment
-        self._stepped_s = time.perf_counter()
+        self._stepped_s = self._calls.now_s()
 
     @property
     def steps(self) -> int:
@@ -152,7 +153,7 @@ class ModelAverage:
                 ``"raise"``; names it. The model is as it was, without that average.
             RunAborted: the group has ended; names who or what caused it.
         """
-        self._local.stepped(time.perf_counter() - self._stepped_s)
+        self._local.stepped(self._calls.now_s() - self._stepped_s)
         self._trains = True
         try:
             is_used = self._take_ripe()
@@ -166,7 +167,7 @@ class ModelAverage:
                 is_used |= self._take_ripe()
             return is_used
         finally:
-            self._stepped_s = time.perf_counter()
+            self._stepped_s = self._calls.now_s()
 
     def finish(self) -> None:
         """Average what is left until all members have finished; then all have the same model.
@@ -188,7 +189,7 @@ class ModelAverage:
             # Those that go on with steps are not called: they would average after each.
             self._begin(calls=False)
             self._take()
-        self._stepped_s = time.perf_counter()
+        self._stepped_s = self._calls.now_s()
 
     def _is_due(self) -> bool:
         if self._period.asks_moved:
@@ -353,7 +354,7 @@ class ModelAverage:
             self._local.adopt()
             self._tensors.finish()
             self._buffers.adopt()
-        self._stepped_s = time.perf_counter()
+        self._stepped_s = self._calls.now_s()
 
 
 def trained_of(model: Any) -> list[Any]:

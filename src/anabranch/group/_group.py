@@ -21,7 +21,7 @@ import msgspec
 
 from anabranch.group import _alike
 from anabranch.group._incomplete import Incomplete
-from anabranch.group._member import NOT_IN, Door, Member, ending, now
+from anabranch.group._member import NOT_IN, Member, now
 from anabranch.group._packed import MOST_COUNTED, packed
 from anabranch.group._place import Place
 from anabranch.group._place import find as find_place
@@ -36,6 +36,7 @@ from anabranch.group._tensors import (
     several,
 )
 from anabranch.group._watch import Watch
+from anabranch.group.async_group import Door
 from anabranch.group.hand_over import NoneHasIt, Offer
 from anabranch.net import addresses
 from anabranch.net.messages import (
@@ -206,8 +207,8 @@ class Group:
         self.on_unlike = on_unlike
         self._watch = Watch() if hints else None
         self._is_hint_due = hints and not channel  # until a call has made models alike
-        self._names = [site.name for site in member.overlay.sites]
-        self.site = self._names[member.index]
+        self._names = member.site.names
+        self.site = self._names[self.index]
         self._rounds: deque[Round] = deque(maxlen=_REMEMBERED)
         self._incomplete = Incomplete(self._names)
         self._admissions = 0
@@ -234,7 +235,7 @@ class Group:
         Unlike ``rank`` it is known before :meth:`admit`, and no site that joins or leaves changes
         it. Seed a site's own data by it.
         """
-        return self._member.index
+        return self._member.site.index
 
     @property
     def rank(self) -> int:
@@ -243,9 +244,9 @@ class Group:
         Raises:
             ValueError: this site joins a group that goes on, and is no member before ``admit``.
         """
-        if self._member.index not in self._present:
+        if self.index not in self._present:
             raise ValueError(NOT_IN)
-        return self._present.index(self._member.index)
+        return self._present.index(self.index)
 
     @property
     def is_over(self) -> bool:
@@ -427,24 +428,25 @@ class Group:
         unfit: str = "",
         model: Model | None = None,
     ) -> Handle:
-        agent = self._member.agent_for_exchanges()
+        site = self._member.for_exchanges()
         members = self._present
 
         async def exchange() -> Round:
-            done = await agent.exchange(
-                *(buffer, terms, weight),
+            done = await site.exchange(
+                buffer,
+                terms,
+                weight,
                 channel=self._channel,
                 calls=calls,
                 unfit=unfit,
                 model=model,
             )
-            await agent.round_ended(done, None)
             self._rounds.append(done)
             if said := self._incomplete.note(done, members):
                 _log.warning("%s: %s", self.site, said)
             return done
 
-        future = self._member.begin(ending(exchange()))
+        future = self._member.begin(exchange())
         return Handle(future, buffer, self._names, partial(self._are_left, self._admissions))
 
     def all_gather(self, value: Any) -> list[Any]:
@@ -464,7 +466,7 @@ class Group:
         data = packed(value)
         if len(data) > MOST_GATHERED_BYTES:
             raise ValueError(_TOO_LARGE.format(len(data), MOST_GATHERED_BYTES))
-        gathered = self._member.thread.run(self._gather(data))
+        gathered = self._member.run(self._gather(data))
         self._are_left(self._admissions, gathered.members)
         return [msgspec.msgpack.decode(each) for each in gathered.values]
 
@@ -496,8 +498,8 @@ class Group:
         return self._member.begin(gather())
 
     def _gather(self, data: bytes, what: str = "") -> Coroutine[Any, Any, Gathered]:
-        agent = self._member.agent_for_exchanges()
-        return ending(agent.gather(data, self._channel, what[:MOST_NAME_CHARACTERS]))
+        agent = self._member.for_exchanges().agent
+        return agent.gather(data, self._channel, what[:MOST_NAME_CHARACTERS])
 
     def verify(self, tensors: Any) -> None:
         """Compare the members' models, bit for bit; every member calls it at the same place.
@@ -563,8 +565,8 @@ class Group:
         if self.site not in wanted:
             raise ValueError(f"this site, {self.site!r}, is not among {wanted}")
         members = tuple(sorted({self._present[self.sites.index(each)] for each in wanted}))
-        agent = self._member.agent_for_exchanges()
-        channel = self._member.thread.run(ending(agent.subgroup(members, name)))
+        agent = self._member.for_exchanges().agent
+        channel = self._member.run(agent.subgroup(members, name))
         hints = self._watch is not None
         return Group(self._member, channel, members, self.on_nan, hints, self.on_unlike)
 
@@ -646,7 +648,7 @@ class Group:
 
         def is_called() -> bool:
             # In the loop, so that averages begun before are counted.
-            agent = self._member.agent_for_exchanges()
+            agent = self._member.for_exchanges().agent
             called: bool = self._member.thread.run(now(partial(agent.is_awaited, self._channel)))
             return called
 
@@ -658,6 +660,7 @@ class Group:
             gather=gather,
             is_called=is_called,
             is_rounded=wire in ("float16", "bfloat16"),
+            now_s=self._member.site.now_s,
         )
         self._is_hint_due = False  # models that are averaged become alike, or say that they do not
         how, period = average_of(outer, delay, fragments), period_of(every)
@@ -713,27 +716,27 @@ class Group:
         """
         if self._channel:
             raise ValueError("a subgroup lets no site in; call admit() of the whole group")
-        agent = self._member.agent_for_admission()
+        site = self._member.for_admission()
         self._is_hint_due = False
         found = None
         while True:
-            admitted = self._member.thread.run(ending(agent.admit()))
+            admitted = self._member.run(site.agent.admit())
             self._present = admitted.members
             self._admissions += 1
             if not admitted.newcomers:
                 break
             if self._watch is not None:
                 self._watch.let_in(admitted.follows)
-            offer = Offer(state) if self._member.index in admitted.holders else None
+            offer = Offer(state) if self.index in admitted.holders else None
             try:
-                handed = self._member.hand_over(admitted, offer)
+                handed = self._member.run(site.hand_over(admitted, offer))
             except NoneHasIt:
                 continue  # another member's state counts from now on
             self._present = tuple(site for site in self._present if site in handed.members)
             found = handed.state
             break
-        if not agent.holds_state:
-            self._member.thread.run(now(agent.has_state))
+        if not site.agent.holds_state:
+            self._member.thread.run(now(site.agent.has_state))
         return found
 
     # --- a model that is served
@@ -799,8 +802,8 @@ class Group:
         """What this site knows of the group's traffic."""
         member = self._member
         member.check_open()
-        names = [site.name for site in member.overlay.sites]
-        sent = member.thread.run(now(member.agent.sent_bytes))
+        names = self._names
+        sent = member.thread.run(now(member.site.agent.sent_bytes))
         meter = member.meter
         latest = {} if meter is None else member.thread.run(now(lambda: dict(meter.latest)))
         share = None
@@ -842,7 +845,7 @@ class Group:
             loss = float(loss)
         except OverflowError:  # as of 10**400
             loss = math.inf
-        member.thread.run(now(partial(member.report_loss, loss, int(step), int(samples))))
+        member.thread.run(now(partial(member.site.report_loss, loss, int(step), int(samples))))
 
     def close(self) -> None:
         """Leave: wait until this site's calls have ended and every site has left, and close.
@@ -1003,8 +1006,6 @@ def join_at(
         credentials.check()
     listen = None if outbound_only else (host, place.port)
     shown = None if outbound_only else place.advertise
-    door = Door(
-        where, place.site, place.token, listen, shown, credentials, patience_s, gives_up, say
-    )
-    member = Member(door)
-    return Group(member, 0, sorted(member.first_plan.members), on_nan, hints, on_unlike)
+    door = Door(where, place.site, place.token, listen, shown, patience_s, gives_up, say)
+    member = Member(door, credentials)
+    return Group(member, 0, sorted(member.site.first_plan.members), on_nan, hints, on_unlike)

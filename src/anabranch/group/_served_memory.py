@@ -33,7 +33,7 @@ class ServedMemory:
             after these integers.
         permission: of the update that is computed now.
         is_over: whether no update follows.
-        pulled_s: when the latest model came, of ``time.perf_counter``.
+        pulled_s: when the latest model came, by the loop's time.
 
     Raises:
         ValueError: a tensor of another type, or a buffer of integers beyond 2^24.
