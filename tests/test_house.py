@@ -91,6 +91,10 @@ def test_a_scheduler_is_put_together_in_one_place() -> None:
     assert callers_of("Scheduler") == ["group/service.py"]
 
 
+def test_a_site_starts_in_one_place() -> None:
+    assert callers_of("SiteAgent") == ["group/async_group.py"]
+
+
 def test_a_run_is_served_to_its_end_in_one_place() -> None:
     assert callers_of("watched") == ["group/serve.py"]
 

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anabranch import plan as plans
+from anabranch.group.async_group import AsyncGroup, Door, Hears, Ports, join
 from anabranch.group.service import Machines, Service
 from anabranch.net.errors import NetError, PeerError
 from anabranch.net.messages import Admitted, Contribution
@@ -407,14 +408,16 @@ async def _run(
         control, data = network.control(site), network.lanes(site)
         name = case.overlay.sites[site].name
         listen = None if site in case.outbound_only else _LISTEN
-        agent = SiteAgent(control, data, name, _TOKEN, listen, None, partial(refused, site))
-        agent.wait_for_scheduler(_AWAY_S)
+        door, hears = Door(address, name, _TOKEN, listen), Hears(partial(refused, site))
+        group: AsyncGroup | None = None
         first = 0
         try:
             try:
-                await agent.join(address)
+                group = await join(Ports(control, data), door, hears)
+                agent = group.agent
+                agent.wait_for_scheduler(_AWAY_S)
                 transport = Transport(case.chunk_elements, 4096, 1 << 16)
-                await agent.start(transport, network.lanes(site))
+                await group.start(transport, network.lanes(site))
                 if not agent.is_new:
                     how_many += 1
                     if how_many == len(case.founders):
@@ -427,9 +430,10 @@ async def _run(
             else:
                 await _make_calls(case, agent, site, life, first, ended[site])
                 with suppress(NetError):
-                    await agent.leave()
+                    await group.leave()
         finally:
-            agent.close()
+            if group is not None:
+                await group.close()
         if case.come_back and life < _MOST_LIVES and site in log.lost and not is_over():
             await asyncio.sleep(_COMES_BACK_S)
             await live(site, life + 1)

@@ -19,10 +19,9 @@ from typing import Protocol, TypeVar
 import msgspec
 import numpy as np
 
-from anabranch import overlay as overlays
-from anabranch import plan as plans
 from anabranch.cohort import Clients
-from anabranch.group.hand_over import Offer, hand_over
+from anabranch.group.async_group import AsyncGroup, Door, Hears, Ports, join
+from anabranch.group.hand_over import Offer
 from anabranch.learn.averaging import bounds
 from anabranch.learn.work import State, averaged_elements, check_finite
 from anabranch.merge import Robust, UpdateFacts, filter_of
@@ -174,29 +173,20 @@ class _Past:
         made: its work, and its local steps if it makes such.
         may_return: whether it joins again where the others go on without it.
         absence: since it was left out; None while it takes part.
-        handing_on: what sends the state of training to others, while it goes on.
     """
 
     def __init__(self, now_s: float) -> None:
         self.made: tuple[Assignment, LocalWork | None] | None = None
         self.may_return = False
         self.absence: Absence | None = None
-        self.handing_on: set[asyncio.Task[None]] = set()
         self._began_s = now_s  # until it takes part
         self._patience_s = 0.0
 
-    def takes_part(self, agent: SiteAgent) -> None:
+    def takes_part(self, group: AsyncGroup) -> None:
         """Take note that it takes part from now on."""
         self.absence = None
-        self._began_s = agent.began.result()
-        self._patience_s = agent.patience_s
-
-    async def stop_handing_on(self) -> None:
-        """Let no state be sent any more: this site's part in the run is over, for now."""
-        for sends in self.handing_on:
-            sends.cancel()
-        await asyncio.gather(*self.handing_on, return_exceptions=True)
-        self.handing_on.clear()
+        self._began_s = group.agent.began.result()
+        self._patience_s = group.agent.patience_s
 
     def left_out(self, now_s: float) -> Absence:
         """Return how it waits; where it took part until now, from now on."""
@@ -224,22 +214,21 @@ async def _live(
         EndedWithout: they have ended, and it had not come back.
     """
     event_buffer = _EventBuffer(world)
-    agent = SiteAgent(
-        world.control,
-        world.data,
+    door = Door(
+        scheduler,
         name,
         token,
         world.listen,
-        event_buffer.progressed,
-        event_buffer.refused,
-        world.clock_s,
-        world.moved,
         world.advertise,
+        world.patience_s,
+        say=world.say,
     )
+    hears = Hears(event_buffer.refused, event_buffer.progressed, world.moved)
+    group = await join(Ports(world.control, world.data, world.clock_s), door, hears)
     try:
-        welcome = await agent.join(scheduler, world.patience_s, world.say)
+        welcome = group.welcome
         job = msgspec.json.decode(welcome.work, type=Job)
-        agent.wait_for_scheduler(job.away_s)
+        group.agent.wait_for_scheduler(job.away_s)
         if welcome.is_new and not _comes_back(job.scenario):
             raise RunAborted(
                 f"the run goes on without {name}; sites join again where the model is served, "
@@ -247,12 +236,12 @@ async def _live(
             )
         if past.absence is not None:
             past.absence.taken_in(asyncio.get_running_loop().time())
-        site = await _ready(world, agent, event_buffer, welcome, job, files, past)
+        site = await _ready(world, group, event_buffer, job, files, past)
         past.may_return = _comes_back(job.scenario)
         if welcome.is_new and not await site.come_in(past):
-            await agent.leave()
+            await group.leave()
             return
-        past.takes_part(agent)
+        past.takes_part(group)
         if job.scenario.is_served:
             await _iterate(site)
         elif site.steps is not None and job.scenario.gossip is not None:
@@ -263,36 +252,32 @@ async def _live(
             await _rounds(site, job)
         await site.leave_weights()
         event_buffer.report()
-        await site.has_handed_on()
-        await agent.leave()
+        await group.leave()
         await site.gather_weights()
     except RoundsOver:
-        agent.close()
-    except (LeftOut, EndedWithout, NotHandedOn, asyncio.CancelledError):
-        agent.close()
+        pass
+    except (LeftOut, EndedWithout, NotHandedOn):
         raise
     except Exception as error:
-        await agent.fail(error)
+        await group.fail(error)
         raise
     finally:
-        await past.stop_handing_on()
+        await group.close()
 
 
 async def _ready(
     world: World,
-    agent: SiteAgent,
+    group: AsyncGroup,
     event_buffer: _EventBuffer,
-    welcome: Welcome,
     job: Job,
     files: Files,
     past: _Past,
 ) -> _Site:
     """Make the site's work, unless a past incarnation has, and wait until every site is ready."""
-    site, scenario = welcome.site, job.scenario
+    site, welcome, scenario = group.index, group.welcome, job.scenario
     loop = asyncio.get_running_loop()
     sizes_only = world.sizes_only(scenario)
-    overlay = overlays.loads(welcome.overlay_toml)
-    names = [each.name for each in overlay.sites]
+    overlay, names = group.overlay, group.names
     keeper = Keeper(job, files, site, names)
 
     def make() -> tuple[Assignment, LocalWork | None]:
@@ -307,7 +292,7 @@ async def _ready(
     assigned, steps = past.made
     work = assigned.work
     elements = len(work.buffer)
-    lanes = world.enter(scenario, overlay, welcome, agent.began)
+    lanes = world.enter(scenario, overlay, welcome, group.agent.began)
     chunk_elements = scenario.chunk_elements_of(elements)
     exchanged = elements if steps is None else steps.local.most_elements
     room = exchanged * (_STATE_TIMES if _comes_back(scenario) else 1)
@@ -318,8 +303,8 @@ async def _ready(
     served, partition = None, None
     if scenario.is_served:
         ahead = scenario.computes_ahead
-        plan = plans.loads(welcome.plan_json)
-        forest = [group.workers for group in plan.groups]
+        plan = group.first_plan
+        forest = [each.workers for each in plan.groups]
         groups = added_up(scenario.pace, workers, forest, int(ahead))
         held = servable(work, scenario)
         make_rule: Callable[[int], Rule] | None = None
@@ -348,10 +333,10 @@ async def _ready(
         gossips = _gossips(scenario.gossip, scenario, steps, assigned, site, own_share)
         if scenario.gossip.rule == "push-sum":
             own_share = 1.0  # chunks' weights have it already
-    await agent.start(transport, lanes, meter, served, elements, held_samples, gossips)
+    await group.start(transport, lanes, meter, served, elements, held_samples, gossips)
     if not welcome.is_new:
-        agent.has_state()
-    event_buffer.begin(agent, site, scenario.sample_every_s)
+        group.agent.has_state()
+    event_buffer.begin(group, scenario.sample_every_s)
     if strands == STRANDS_INSTEAD:
         event_buffer.write(
             events.TransportChosen(
@@ -369,15 +354,14 @@ async def _ready(
         event_buffer.report()  # known even if the site dies
     evaluator = 0
     if scenario.is_served:
-        evaluator = evaluator_of(scenario, plans.loads(welcome.plan_json), workers)
+        evaluator = evaluator_of(scenario, group.first_plan, workers)
     weights = files.weights if assigned.learns else None
     return _Site(
-        *(world, agent, event_buffer, assigned, keeper, weights, partition, site, names, evaluator),
+        *(world, group, event_buffer, assigned, keeper, weights, partition, evaluator),
         len(workers),
         *(own_share, scenario.merge.weighs_data, scenario.clients, scenario.seed),
         steps,
         Attendance(len(names), _window(scenario)),
-        past.handing_on,
     )
 
 
@@ -423,14 +407,12 @@ class _Site:
     """
 
     world: World
-    agent: SiteAgent
+    group: AsyncGroup
     event_buffer: _EventBuffer
     assigned: Assignment
     keeper: Keeper
     weights: Path | None  # where the final ones go
     partition: HeldWeights | None  # where the model is served
-    index: int
-    names: list[str]  # of all sites
     evaluator: int  # one site evaluates, since the model is the same everywhere
     workers: int  # how many compute
     share: float  # what its gradient weighs beside others'; 1 on the mean
@@ -439,8 +421,15 @@ class _Site:
     seed: int
     steps: LocalWork | None  # where sites make steps of their own between averages
     attendance: Attendance
-    handing_on: set[asyncio.Task[None]]  # of the state, while others go on
     handed: State | None = None  # what the others' program says, where this site has come back
+
+    @property
+    def index(self) -> int:
+        return self.group.index
+
+    @property
+    def agent(self) -> SiteAgent:
+        return self.group.agent
 
     # --- sites that come back
 
@@ -456,7 +445,7 @@ class _Site:
         agent = self.agent
         await agent.unless_ended(self._is_reached(past))
         try:
-            handed = await hand_over(agent, self.names, await agent.admit(), None)
+            handed = await self.group.hand_over(await agent.admit(), None)
         except RoundsOver:
             return False
         except ExchangeError as error:
@@ -495,13 +484,7 @@ class _Site:
             held = {"work": self._shared(), "program": program()}
             return {**held, "attendance": self.attendance.state()}
 
-        handed = await hand_over(self.agent, self.names, admitted, Offer(state))
-        if handed.sending is not None:
-            self.handing_on.add(handed.sending)
-
-    async def has_handed_on(self) -> None:
-        """Wait until the state of training is where it was sent to."""
-        await asyncio.gather(*self.handing_on, return_exceptions=True)
+        await self.group.hand_over(admitted, Offer(state))
 
     def _shared(self) -> State:
         """Return what is alike at all sites of this one's state."""
@@ -672,7 +655,7 @@ class _Site:
         """Put the final weights together, once all sites have left the run."""
         path, partition = self.weights, self.partition
         if path is not None and partition is not None:
-            await self.off_the_loop(partial(partition.gather, path, self.names))
+            await self.off_the_loop(partial(partition.gather, path, self.group.names))
 
     async def off_the_loop(self, do: Callable[[], T]) -> T:
         """Compute something while the loop goes on."""
@@ -817,7 +800,8 @@ async def _gossip(site: _Site, work: LocalWork, scenario: Scenario) -> None:
 
     In the end all models become their mean, each counting by its weight.
     """
-    gossiping, steps = site.agent.gossiping, work.local
+    agent, steps = site.agent, work.local
+    gossiping = agent.gossiping
     while steps.begun < scenario.stop.rounds and await gossiping.may_step():
         step = await site.local_step(steps.steps, site.assigned.samples, nullcontext())
         await site.off_the_loop(partial(work.step, step.compute_s))
@@ -831,9 +815,9 @@ async def _gossip(site: _Site, work: LocalWork, scenario: Scenario) -> None:
         if site.evaluates_step(steps.steps):
             await site.evaluate(0, steps.steps)
     await gossiping.finish()
-    await site.agent.gather(b"")  # after which no letters come
+    await agent.gather(b"")  # after which no letters come
     gossiping.end()
-    told = await site.agent.gather(gossiping.weights)  # before: who is lost later may contribute
+    told = await agent.gather(gossiping.weights)  # before: who is lost later may contribute
     weights = dict(zip(told.members, told.values, strict=True))
     elements = await site.off_the_loop(gossiping.contribution)
     done = await site.exchange(1, elements)
@@ -889,12 +873,9 @@ async def _evaluating(site: _Site) -> AsyncIterator[None]:
 
 
 async def _permitted(site: _Site) -> None:
-    update = site.agent.welcome.updates  # that an earlier process of this site has made
-    while True:
-        try:
-            permission = await site.agent.permission()
-        except RoundsOver:
-            break
+    agent = site.agent
+    update = site.group.welcome.updates  # that an earlier process of this site has made
+    while (permission := await site.group.pull()) is not None:
         update, samples = permission.update, permission.samples
         if site.assigned.looks_when_told:
             is_due = permission.looks and site.assigned.learns
@@ -906,22 +887,19 @@ async def _permitted(site: _Site) -> None:
         if client is not None:
             by_data = await site.off_the_loop(partial(site.assigned.stand_for, client, update))
             share = by_data if site.weighs_data else 1.0
-        passing = site.agent.unless_abandoned(permission)
+        passing = agent.unless_abandoned(permission)
         step = await site.local_step(update - 1, samples, passing, client)
         if client is not None:
-            async with site.agent.unless_abandoned(permission):
+            async with agent.unless_abandoned(permission):
                 await site.client_returns(client, update)
         site.world.round_begins(update)
         usual = site.assigned.samples
         weight = share * (samples / usual if usual else 1.0)
         buffer = site.assigned.pushed()
-        if site.agent.push(permission, buffer, weight, samples, step.compute_s, step.loss):
+        if agent.push(permission, buffer, weight, samples, step.compute_s, step.loss):
             site.stepped(update, step)
-    receivers = site.agent.last_receivers
-    if site.index in receivers:
-        await site.agent.last_model()
-        if site.index == min(receivers) and site.assigned.learns:
-            await site.evaluate(update)
+    if site.index == min(agent.last_receivers, default=None) and site.assigned.learns:
+        await site.evaluate(update)
 
 
 def _transport(scenario: Scenario, elements: int, room: int, strands: int) -> Transport:
@@ -947,7 +925,7 @@ class _EventBuffer:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._agent: SiteAgent | None = None
+        self._group: AsyncGroup | None = None
         self._site = 0
         self._every_s = 0.0
         self._began_s = 0.0  # by this site's clock
@@ -956,16 +934,16 @@ class _EventBuffer:
         self._loop = asyncio.get_running_loop()
         self._sampled_s = 0.0  # by the loop's time
 
-    def begin(self, agent: SiteAgent, site: int, every_s: float) -> None:
+    def begin(self, group: AsyncGroup, every_s: float) -> None:
         """Count time from the beginning of the run, as this site saw it."""
-        self._agent, self._site, self._every_s = agent, site, every_s
+        self._group, self._site, self._every_s = group, group.index, every_s
         self._sampled_s = self._loop.time()
         # A site that has come back joined later.
-        self._began_s = self._world.clock_s() - (self._sampled_s - agent.began.result())
+        self._began_s = self._world.clock_s() - (self._sampled_s - group.agent.began.result())
 
     def now_s(self) -> float:
         """Return seconds since the run began, by this site's clock; 0 before."""
-        return 0.0 if self._agent is None else self._world.clock_s() - self._began_s
+        return 0.0 if self._group is None else self._world.clock_s() - self._began_s
 
     def write(self, event: events.Event) -> None:
         self._events.append(event)
@@ -989,9 +967,9 @@ class _EventBuffer:
 
     def report(self) -> None:
         """Send what was written down, and what each link carried since the last time."""
-        if self._agent is None:
+        if self._group is None:
             return
-        now_s, sent_bytes = self._loop.time(), self._agent.sent_bytes()
+        now_s, sent_bytes = self._loop.time(), self._group.agent.sent_bytes()
         for target, count in sent_bytes.items():
             if more := count - self._sent_bytes.get(target, 0):
                 self.write(
@@ -1006,4 +984,4 @@ class _EventBuffer:
         self._sent_bytes, self._sampled_s = sent_bytes, now_s
         waiting, self._events = self._events, []
         if waiting:
-            self._agent.report(tuple(events.encode(event).encode() for event in waiting))
+            self._group.agent.report(tuple(events.encode(event).encode() for event in waiting))
