@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 import anabranch
 from anabranch import Group
@@ -15,29 +17,34 @@ from anabranch.scheduler.stop_rules import StopRules
 from ..every import every
 
 
-def train(group: Group, ended: list[tuple[int, str]], totals: list[float]) -> None:
-    """All-reduce until the run is over."""
+def train(group: Group, step_s: float, ended: list[tuple[int, str]], totals: list[float]) -> None:
+    """All-reduce until the run is over, with no error to catch."""
     total, rounds = 0.0, 0
-    try:
-        while not group.is_over:
-            value = np.full(5, float(group.rank), np.float32)
-            group.all_reduce(value)
-            total += float(value[0])
-            rounds += 1
-    except anabranch.RunEnded as over:
-        assert group.is_over
-        assert value.tolist() == [group.rank] * 5  # as it was
-        ended.append((rounds, over.reason))
-        totals.append(total)
+    value = np.zeros(5, np.float32)
+    while not group.is_over:
+        value[:] = group.rank
+        time.sleep(step_s)
+        group.all_reduce(value)
+        total += float(value[0])
+        rounds += 1
+    held = value.copy()
+    with pytest.raises(anabranch.RunEnded) as refused:
+        group.all_reduce(value)
+    assert np.array_equal(value, held)
+    ended.append((rounds, refused.value.reason))
+    totals.append(total)
 
 
-def test_all_members_make_the_same_calls_and_are_told_why_no_other_follows() -> None:
+@pytest.mark.parametrize("step_s", [0.0, 0.1], ids=["as fast as may be", "with work between"])
+def test_all_members_see_at_the_same_call_that_it_was_the_last(step_s: float) -> None:
     ended: list[tuple[int, str]] = []
     totals: list[float] = []
     service = replace(_service(3), stop=StopRules(after_s=0.3))
     with anabranch.local(service) as groups:
         assert not any(group.is_over for group in groups)
-        threads = [threading.Thread(target=train, args=(each, ended, totals)) for each in groups]
+        threads = [
+            threading.Thread(target=train, args=(each, step_s, ended, totals)) for each in groups
+        ]
         for each in threads:
             each.start()
         for each in threads:
@@ -52,19 +59,19 @@ def test_all_members_make_the_same_calls_and_are_told_why_no_other_follows() -> 
 
 
 def test_members_that_average_make_as_many_averages_before_the_run_is_over() -> None:
-    ended: list[tuple[int, str]] = []
+    begun: list[int] = []
+    models: list[list[float]] = []
 
     def average(group: Group) -> None:
         import torch
 
         model = torch.zeros(5)
         averaging = group.average([model], every=2)
-        try:
-            while not group.is_over:
-                model += group.rank
-                averaging.step()
-        except anabranch.RunEnded as over:
-            ended.append((averaging.begun, over.reason))
+        while not group.is_over:
+            model += group.rank
+            averaging.step()
+        begun.append(averaging.begun)
+        models.append(model.tolist())
 
     service = replace(_service(3), stop=StopRules(after_s=0.3))
     with anabranch.local(service) as groups:
@@ -73,7 +80,7 @@ def test_members_that_average_make_as_many_averages_before_the_run_is_over() -> 
             each.start()
         for each in threads:
             each.join()
-    assert len(ended) == 3
-    ((begun, reason),) = {*ended}
-    assert begun > 1
-    assert reason == "0.3 s are over"
+    assert len(begun) == 3
+    assert len({*begun}) == 1
+    assert begun[0] > 1
+    assert models[0] == models[1] == models[2]  # the last average came after the last step

@@ -169,10 +169,44 @@ def test_once_closed_no_further_exchange_is_held() -> None:
     channels = make()
     channel = subgroup(channels, (0, 1))
     request(channels, 0, 1)
-    channels.books.close("5 s are over")
+    channels.close("5 s are over")
     assert [type(said) for _, said in request(channels, 1, 1).say] == [Grant]
     assert request(channels, 0, 2).say == [(0, NoMoreRounds(2, "5 s are over"))]
     assert request(channels, 0, 1, channel).say == [(0, NoMoreRounds(1, "5 s are over"))]
+
+
+@pytest.mark.parametrize("when", ["before it", "while it is asked for", "under way", "after it"])
+def test_members_hear_with_a_result_that_it_is_the_last(when: str) -> None:
+    channels = make(repairs=True)
+    why = "5 s are over"
+    if when == "before it":
+        channels.close(why)
+    request(channels, 0, 1)
+    if when == "while it is asked for":
+        channels.close(why)
+    for site in (1, 2, 3):
+        request(channels, site, 1)
+    if when == "under way":
+        channels.close(why)
+
+    def hold(number: int) -> list[Settled]:
+        said: list[Settled] = []
+        for site in range(4):
+            outcome = channels.hold(site, Holding(0, number, 0, ((0, 100),)))
+            said += [each for _, each in outcome.say if isinstance(each, Settled)]
+            end(channels, site, number)
+        assert len(said) == 4
+        return said
+
+    if when != "after it":
+        assert {each.why_last for each in hold(1)} == {why}
+        return
+    assert {each.why_last for each in hold(1)} == {""}
+    channels.close(why)
+    for site in range(4):
+        request(channels, site, 2)
+    assert {each.why_last for each in hold(2)} == {why}
+    assert request(channels, 0, 3).say == [(0, NoMoreRounds(3, why))]
 
 
 # --- subgroups
@@ -642,9 +676,10 @@ def lose(channels: Channels, *sites: int) -> Outcome:
 
 def test_a_run_is_stopped_though_a_subgroup_has_lost_all_its_members() -> None:
     channels, _ = without_its_pair()
-    channels.books.close("the target is reached")
-    assert channels.books.lasts == (0, 0)
-    assert request(channels, 2, 1).say == [(2, NoMoreRounds(1, "the target is reached"))]
+    channels.close("the target is reached")
+    assert channels.books.lasts == (1, 0)
+    assert [type(said) for _, said in request(channels, 2, 1).say] == [Grant]
+    assert request(channels, 2, 2).say == [(2, NoMoreRounds(2, "the target is reached"))]
 
 
 def test_a_scheduler_is_started_again_though_a_subgroup_has_lost_all_its_members() -> None:

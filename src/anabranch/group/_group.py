@@ -251,8 +251,8 @@ class Group:
     @property
     def is_over(self) -> bool:
         """Whether the run has ended in good order, by a rule of the scheduler's or after the last
-        update, as a call of this site's has told: one that raised :class:`anabranch.RunEnded`, or
-        a :meth:`pull` that returned False.
+        update. All members hear it with the same call: the last :meth:`all_reduce` or average
+        that is held, or a :meth:`pull` that returned False.
         """
         return self._member.is_over
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 25
+WIRE_VERSION = 26
 MOST_GATHERED_BYTES = 1 << 20
 """The largest value that a site may have gathered (:class:`Gather`)."""
 MOST_NAME_CHARACTERS = 200  # of a subgroup, and of what a gathering is for
@@ -645,12 +645,14 @@ class Settled(Message, frozen=True):
         channel, number: as in :class:`ExchangeRequest`.
         members: of the channel, as they are now.
         contributions: together they cover the buffer.
+        why_last: why no other exchange of the channel is held; empty where more may follow.
     """
 
     channel: int
     number: int
     members: tuple[int, ...]
     contributions: tuple[Contribution, ...]
+    why_last: str = ""
 
 
 class SubgroupRequest(Message, frozen=True):

@@ -90,6 +90,7 @@ class Channels:
         self._answering = Answering(
             name, books, self._dealing, self.following, self._settling, repairs
         )
+        self._settles = repairs
         self.results = 0
         self.result_bytes = 0
         self._called_for: dict[int, int] = {}  # by channel: the latest that members were called to
@@ -116,6 +117,20 @@ class Channels:
         self.books.add(plan, elements)
         self._answering.use_room(outcome)
         return outcome
+
+    def close(self, reason: str) -> None:
+        """Hold no further exchange; those under way run to their end.
+
+        Where members hear that all hold a result, they hear with it which call of all is the last:
+        the latest, or the next one where nobody waits for that any more.
+
+        Args:
+            reason: why.
+        """
+        lasts = [book.latest for book in self.books]
+        if self._settles and not self._settling.is_open(0, lasts[0]):
+            lasts[0] += 1
+        self.books.close(reason, lasts)
 
     # --- exchanges
 
@@ -362,6 +377,6 @@ class Channels:
         if lost:
             self.all.lose(*lost)
         self._subgroups.restore(subgroups)
-        books.close_again(lasts, why_closed)
+        books.close(why_closed, lasts)
         restoring = Restoring(books, self._dealing, self.following, self._settling, self._answering)
         return restoring.restore(standings, contributions)

@@ -105,14 +105,10 @@ class ExchangeBook:
 
     # --- the last exchange
 
-    def close(self, last: int | None = None) -> None:
-        """Hold no exchange that no member has asked for yet; those under way run to their end.
-
-        Args:
-            last: the last one that is held, where that was decided before; None for the latest.
-        """
+    def close(self, last: int) -> None:
+        """Hold no exchange after this one; where that was decided before, it stays so."""
         if self.last is None:
-            self.last = self.latest if last is None else last
+            self.last = last
 
     def holds(self, number: int) -> bool:
         """Return whether an exchange is held, or may be."""

@@ -122,7 +122,7 @@ class Resumption:
             run.stopped or "",
         )
         if run.stopped is not None:  # now that it is known which calls have been made
-            run.channels.books.close(run.stopped)
+            run.channels.close(run.stopped)
         self._planning.begin_again()
         plan = self._planning.for_the_rest()
         run.channels.books.issue(plan)

@@ -418,7 +418,7 @@ class Scheduler:
         if run.stopped is None and not run.is_over:
             run.stopped = reason
             if run.returning is None:  # else once sites have said which calls they have made
-                self.channels.books.close(reason)
+                self.channels.close(reason)
             self._keeper.remember()
             if self._pace is not None:
                 self._pace.book.close()

@@ -353,7 +353,9 @@ class Collectives:
             state.calls.pop(number, None)
         tree, waited_for = (None, None) if latest is None else latest
         seconds = self._loop.time() - began_s
-        if more:
+        if settled is not None and settled.why_last and channel == 0:
+            self._over, self._why_over = True, settled.why_last
+        elif more:
             self._ask(channel, number + 1, terms)
         size_bytes = terms.wire.item_bytes * buffer.elements
         done = Round(number, grant.version, seconds, tree, waited_for, channel, size_bytes)

@@ -164,20 +164,12 @@ class Books:
 
     # --- the end
 
-    def close(self, reason: str) -> None:
-        """Hold no further exchange; those under way run to their end.
+    def close(self, reason: str, lasts: Sequence[int]) -> None:
+        """Hold no exchange after these; those under way run to their end.
 
         Args:
             reason: why, for sites that ask for one.
-        """
-        self._why_closed = reason
-        for book in self._books:
-            book.close()
-
-    def close_again(self, lasts: Sequence[int], reason: str) -> None:
-        """Hold no exchange after these, by channel, as was decided before a restart.
-
-        Channels of which nothing was decided are open.
+            lasts: the last one that is held, by channel; further channels stay open.
         """
         self._why_closed = reason
         for book, last in zip(self._books, lasts, strict=False):
@@ -186,6 +178,10 @@ class Books:
     def refusal(self, number: int) -> NoMoreRounds:
         """Return what a site is told that asks for an exchange which is not held."""
         return NoMoreRounds(number, self._why_closed)
+
+    def why_last(self, channel: int, number: int) -> str:
+        """Return why no exchange follows this one on its channel; empty where one may."""
+        return self._why_closed if self._books[channel].last == number else ""
 
     @property
     def lasts(self) -> tuple[int, ...]:

@@ -93,6 +93,13 @@ class Settling:
             if unsettled.generation
         }
 
+    def is_open(self, channel: int, number: int) -> bool:
+        """Return whether members of an exchange still wait to hear that all hold the result."""
+        held = self._books[channel].held
+        if number not in held:
+            return False
+        return not held[number].is_granted or (channel, number) in self._unsettled
+
     # --- something is lost
 
     def interrupt(self, outcome: Outcome) -> tuple[int, ...]:
@@ -132,7 +139,7 @@ class Settling:
             del self._unsettled[key]
             told = () if unsettled.is_whole else unsettled.contributions
             self.incomplete += bool(told)
-            settled = Settled(*key, book.members, told)
+            settled = Settled(*key, book.members, told, self._books.why_last(*key))
             outcome.say += [(member, settled) for member in book.members]
             if unsettled.generation:
                 outcome.repaired.append(
