@@ -705,6 +705,18 @@ def test_a_wrong_order_is_told_though_the_other_subgroup_has_lost_all_its_member
     assert "ask for the same subgroups" in reason(request(channels, 3, 1, channel=2))
 
 
+def test_a_site_is_refused_that_asks_for_a_subgroup_which_began_while_it_was_lost() -> None:
+    channels = make(repairs=True)
+    lose(channels, 3)
+    channels.subgroup(0, (0, 1, 3))
+    version = channels.all.plan.version + 1
+    channels.admit(1, [3], [0, 1, 2], fapt(OVERLAY, roots=1, version=version))
+    with pytest.raises(OutOfPlaceMessage, match="goes on without it; ask by another name"):
+        channels.subgroup(3, (0, 1, 3))
+    assert told(channels.subgroup(1, (0, 1, 3))) == [(1, Subgrouped)]
+    assert told(channels.subgroup(3, (0, 1, 3), "again")) == [(3, Subgrouped)]
+
+
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_calls_of_a_subgroup_fail_that_has_a_site_which_left(is_lost: bool) -> None:
     channels = make(repairs=True)

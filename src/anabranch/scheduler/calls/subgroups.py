@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.scheduler.calls import accounts
 from anabranch.scheduler.calls.accounts import Name
 from anabranch.scheduler.calls.books import Books
@@ -51,8 +52,17 @@ class Subgroups:
         self._asked: dict[int, list[_Asked]] = {}  # by site, in order
 
     def ask(self, site: int, members: tuple[int, ...], name: str) -> int:
-        """Take a site's request for a subgroup; return its channel."""
+        """Take a site's request for a subgroup; return its channel.
+
+        Raises:
+            OutOfPlaceMessage: the subgroup goes on without the site, which was lost meanwhile.
+        """
         asked = members, name
+        if asked in self._current and site not in self._books.members(self._current[asked]):
+            raise OutOfPlaceMessage(
+                f"{self._name(site)} asks for a subgroup that others asked for while it was lost, "
+                "and that goes on without it; ask by another name"
+            )
         if asked not in self._current:
             lost = self._books.lost
             self._open(asked, tuple(each for each in members if each not in lost))
