@@ -119,7 +119,7 @@ def test_what_breaks_the_protocol_costs_its_sender_alone(what):
             connection = cluster.scheduler._run.sessions[FAULTY].connection
             assert connection is not None
             error = MalformedMessage("a frame of 1 TiB")
-            cluster.scheduler.closed(FAULTY, connection, error)
+            cluster.scheduler.presence.closed(FAULTY, connection, error)
         await rounds(cluster, OTHERS, 3)
         if what == "message":
             with pytest.raises(RunAborted, match=r"refused this site: .* to site 77"):

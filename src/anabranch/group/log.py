@@ -80,7 +80,7 @@ class RunLog:
             self._console.ended(error)
         if self._log is None:
             return
-        reason = None if error else scheduler.stopped or scheduler.why_short
+        reason = None if error else scheduler.stopped or scheduler.overview.why_short
         at_s = scheduler.since_start_s()
         try:
             if not self._began:  # the log of a run that never began must be readable too

@@ -250,7 +250,7 @@ class _Simulation:
             return  # another site was first
         self._round = round
         assert self._running is not None
-        self._on_round(round, self._running[1].mean_loss)
+        self._on_round(round, self._running[1].overview.mean_loss)
         for fault in self._faults:
             if fault.round == round:
                 self._inject(fault.label, fault)

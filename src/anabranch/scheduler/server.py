@@ -1,13 +1,13 @@
 """The scheduler: takes sites in, fixes each round's plan, and ends the run everywhere at once.
 
-How a run begins, which message goes to which part of the control plane, and how it ends.
+Of which parts the control plane is composed, which message goes to which of them, and how a run
+ends. How it begins is in `beginning`, and how it stands in `overview`.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Collection
 
 from anabranch import plan as plans
 from anabranch.net.deadline import after, within
@@ -27,7 +27,6 @@ from anabranch.net.messages import (
     Holding,
     InStep,
     Join,
-    Lagging,
     Leave,
     LinkProbed,
     Measured,
@@ -41,7 +40,6 @@ from anabranch.net.messages import (
     Resume,
     Silent,
     Stack,
-    Start,
     StatusRequest,
     Stopping,
     SubgroupRequest,
@@ -55,11 +53,12 @@ from anabranch.net.session import Session
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.record import events
-from anabranch.record.status import AwaitedSite, Status
+from anabranch.record.status import Status
 from anabranch.scheduler import memory as memories
 from anabranch.scheduler.admission import Admission
 from anabranch.scheduler.answers import Answers
 from anabranch.scheduler.awareness import Awareness
+from anabranch.scheduler.beginning import Beginning
 from anabranch.scheduler.calls.dealing import Chunking, Dispatching
 from anabranch.scheduler.calls.outcome import Outcome
 from anabranch.scheduler.channels import Channels
@@ -71,6 +70,7 @@ from anabranch.scheduler.members import Members
 from anabranch.scheduler.membership.life import Happens, Stage
 from anabranch.scheduler.memory import Journal
 from anabranch.scheduler.outcomes import Outcomes
+from anabranch.scheduler.overview import Overview
 from anabranch.scheduler.pacing import PaceBook
 from anabranch.scheduler.patience import RoundTimes
 from anabranch.scheduler.planning import Planners, Planning
@@ -80,12 +80,9 @@ from anabranch.scheduler.reports import reported
 from anabranch.scheduler.resumption import Resumption
 from anabranch.scheduler.run import Log, Run
 from anabranch.scheduler.served_pace import LastTo, ServedPace
-from anabranch.scheduler.status import Known, awaited_site, stalls, status_of
 from anabranch.scheduler.stop_rules import Stops
 from anabranch.scheduler.stopping import StoppingLog
 from anabranch.scheduler.survivors import Survivors
-from anabranch.scheduler.waits import Waits
-from anabranch.site.ranges import Ranges
 
 
 class Scheduler:
@@ -123,6 +120,8 @@ class Scheduler:
         overlay: see above.
         members: who has joined.
         channels: what they exchange and gather.
+        presence: takes in sites, and hears when connections of theirs end.
+        overview: how the run stands.
     """
 
     def __init__(
@@ -163,7 +162,6 @@ class Scheduler:
         self._listens_at = None if memory is None else memory.listen
         self.overlay = overlay
         self._refusals = RefusalLimit()
-        self._first_ready = 0  # which site was
 
         secret = secrets.token_bytes(32) if memory is None else memory.secret
         self.members = Members(overlay, token, secret)
@@ -175,7 +173,9 @@ class Scheduler:
             chunking,
             dispatching,
             repairs is not None,
-            self._transfer,
+            lambda holders, receiver, elements, version: self._planning.transfer(
+                holders, receiver, elements, version
+            ),
             by_size=planners is not None,
         )
         self._gossips = stops is not None and stops.gossips
@@ -184,7 +184,6 @@ class Scheduler:
         times = RoundTimes()
         all_times = [times] if pacing is None else [times, pacing.times]
         self._run = run = Run(overlay, self.members, self.channels, log, all_times)
-        self._waits = Waits()
         self._answers = Answers(run)
         self._keeper = keeper = JournalKeeper(run, journal, secret, written, memory, awareness)
         planner = None if repairs is None else repairs.planner
@@ -214,10 +213,10 @@ class Scheduler:
             self._admission,
             self._outcomes.follow,
             keeper.remember,
-            self._begin_if_all_ready,
+            lambda: self._beginning.if_all_ready(),
         )
         self._cut_links = CutLinks(run, planning, self._survivors, keeper.remember)
-        self._presence = Presence(
+        self.presence = Presence(
             run,
             work,
             repairs,
@@ -227,6 +226,8 @@ class Scheduler:
             self._survivors,
             is_restart,
         )
+        self._beginning = Beginning(run, planning, keeper, self._pace, self.presence)
+        self.overview = Overview(run, planning, self._pace)
         self._resumption: Resumption | None = None
         if memory is not None:
             self._resumption = Resumption(
@@ -236,7 +237,7 @@ class Scheduler:
                 planning,
                 self._survivors,
                 self._cut_links,
-                self._presence,
+                self.presence,
                 self._outcomes.follow,
                 keeper.remember,
                 self._hear,
@@ -252,11 +253,6 @@ class Scheduler:
             if ends <= run.losses.members(self.overlay.size):
                 self._cut_links.close(ends)
         return outcome
-
-    def _transfer(
-        self, holders: Collection[int], receiver: int, elements: int, version: int
-    ) -> list[tuple[int, Ranges, Plan]]:
-        return self._planning.transfer(holders, receiver, elements, version)
 
     # --- for who starts it
 
@@ -291,7 +287,7 @@ class Scheduler:
         if run.is_over and not run.has_failed and run.sessions:
             try:
                 async with within(run.give_up_s):
-                    await self._presence.all_gone.wait()
+                    await self.presence.all_gone.wait()
             except TimeoutError:
                 pass  # they are gone, or will find nobody here
         self._listener.close()
@@ -309,56 +305,9 @@ class Scheduler:
         """Sites that have died or cannot be reached, and without which the run goes on."""
         return self._run.lives.lost
 
-    @property
-    def mean_loss(self) -> float | None:
-        """The mean over sites of the latest loss that each told of; None before the first."""
-        return self._run.tally.mean_loss
-
     def status(self) -> Status:
         """Return how the run stands."""
-        known = self._known()
-        return status_of(known, self._waits.look(stalls(known), self._run.now_s()))
-
-    def tell_waits(self) -> list[AwaitedSite]:
-        """Tell the sites that have waited long for which one; return what they are told."""
-        told = self._waits.news(self._waits.look(stalls(self._known()), self._run.now_s()))
-        names = [site.name for site in self.overlay.sites]
-        for wait in told:
-            lagging = Lagging(names[wait.stall.awaited], wait.seconds, wait.stall.what)
-            for site in wait.stall.waiting & self._run.sessions.keys():
-                self._run.post(site, lagging)
-        return [awaited_site(wait, names) for wait in told]
-
-    def _known(self) -> Known:
-        run = self._run
-        plan = self.channels.books.main if self._pace is None else self._pace.plan
-        return Known(
-            overlay=self.overlay,
-            believed=self._planning.belief(),
-            plan=plan,
-            running_s=None if run.started_s is None else run.since_start_s(),
-            is_over=run.is_over,
-            returning=(
-                frozenset()
-                if run.returning is None
-                else run.returning.awaited - run.returning.standings.keys()
-            ),
-            addresses=self.members.addresses,
-            here=run.sessions.keys(),
-            newcomers=run.lives.newcomers,
-            disconnected=run.missing.keys(),
-            through=run.through,
-            lost=run.lives.lost,
-            left=run.lives.left,
-            stalls=[
-                *self.channels.books.stalls(),
-                *(() if self._pace is None else self._pace.book.standing.stalls()),
-            ],
-            exchanges=self.channels.results,
-            exchanged_bytes=self.channels.result_bytes,
-            incomplete=self.channels.incomplete,
-            tally=run.tally,
-        )
+        return self.overview.status()
 
     def name(self, site: int) -> str:
         """Return a site's index and name, for error messages."""
@@ -372,28 +321,6 @@ class Scheduler:
     def stopped(self) -> str | None:
         """Why the run is to end before its last round, or None."""
         return self._run.stopped
-
-    @property
-    def why_short(self) -> str | None:
-        """What a run came short of that was not stopped: updates, or a model that they changed."""
-        if self._pace is None:
-            return None
-        standing = self._pace.book.standing
-        if standing.idle:
-            of_whom = f"all but {standing.welcome} of the" if standing.welcome else "all"
-            return (
-                f"{of_whom} registered clients were barred to the end (merge), "
-                f"so {len(standing.idle)} of {standing.size} connections had none to compute for, "
-                "and did not make all their updates"
-            )
-        if standing.under_way and not standing.version:
-            return "all updates were discarded: the model is as it was (pace, merge)"
-        if not standing.barred:
-            return None
-        return (
-            f"{len(standing.barred)} of {standing.size} workers were barred to the end (merge), "
-            "and did not make all their updates"
-        )
 
     def abort(self, reason: str) -> None:
         """End the run everywhere; only the first reason counts."""
@@ -431,21 +358,9 @@ class Scheduler:
 
     # --- what sites say
 
-    def join(self, message: Join, connection: Connection) -> int:
-        """Take a site in: see :meth:`anabranch.scheduler.presence.Presence.join`."""
-        return self._presence.join(message, connection)
-
-    def resume(self, message: Resume, connection: Connection) -> int:
-        """Go on with a site: see :meth:`anabranch.scheduler.presence.Presence.resume`."""
-        return self._presence.resume(message, connection)
-
     def answer(self, request: StatusRequest, connection: Connection) -> None:
         """Say how the run stands: see :meth:`anabranch.scheduler.answers.Answers.answer`."""
         self._answers.answer(request, connection, self.status())
-
-    def closed(self, site: int, connection: Connection, error: Exception | None) -> None:
-        """Take note that a connection of a site has ended."""
-        self._presence.closed(site, connection, error)
 
     def refused(self, site: int | None, error: PeerError) -> None:
         """Take note that a message was refused."""
@@ -486,17 +401,17 @@ class Scheduler:
         self._planning.look_in_time()
         if run.is_newcomer(site) and not isinstance(message, Reformed):
             self._admission.hear(site, message)
-            self._presence.bear(site)
+            self.presence.bear(site)
             return
         match message:
             case Ready() if message.buffer_elements < 0:
                 raise MalformedMessage(f"buffers of {message.buffer_elements} elements")
             case Ready() if run.lives.may(site, Happens.IS_READY):
                 run.lives.happens(Happens.IS_READY, site)
-                self._presence.bear(site)
+                self.presence.bear(site)
                 if self._pace is not None:
                     self._pace.holds(site, message.samples)
-                self._take_size(site, message.buffer_elements)
+                self._beginning.take_size(site, message.buffer_elements)
             case ExchangeRequest() | Unfit() if run.started_s is not None:
                 self._survivors.go_on_without_departed(message.channel)
                 if site in run.sessions:
@@ -573,54 +488,10 @@ class Scheduler:
         if self._errors_end:
             run.abort(why)
         elif not run.lives.has_formed:
-            self._presence.let_go(site, why)
+            self.presence.let_go(site, why)
         else:
             run.post(site, Abort(why, goes_on=True))  # other threads of it may wait for calls
             self._survivors.lose(site, why, died=True)
-
-    # --- how it begins
-
-    def _take_size(self, site: int, buffer_elements: int) -> None:
-        """Hear how large a site's buffer is that is ready; begin if it was the last."""
-        run = self._run
-        if run.buffer_elements is None:
-            run.buffer_elements, self._first_ready = buffer_elements, site
-        if buffer_elements != run.buffer_elements:
-            run.abort(
-                f"{run.name(site)} would exchange {buffer_elements} elements, "
-                f"{run.name(self._first_ready)} {run.buffer_elements}; give every site the same "
-                "model"
-            )
-        else:
-            self._begin_if_all_ready()
-
-    def _begin_if_all_ready(self) -> None:
-        run = self._run
-        elements = run.buffer_elements
-        if not run.lives.are_ready or elements is None:
-            return
-        if elements:
-            self._planning.seek(elements, lambda _: self._begin(elements))
-        else:
-            self._begin(0)  # sites say at the first exchange how large it is
-
-    def _begin(self, buffer_elements: int) -> None:
-        run = self._run
-        if run.is_over or run.started_s is not None:
-            return
-        run.started_s = run.now_s()
-        self._keeper.begin()
-        self._planning.begin(buffer_elements)
-        if buffer_elements:
-            run.note_began(buffer_elements)
-        self._keeper.remember()
-        ready = run.lives.sites(Stage.READY)
-        run.lives.happens(Happens.BEGINS, *ready)
-        for each in ready:
-            run.post(each, Start())
-        if self._pace is not None:
-            self._pace.begin(buffer_elements)
-            self._presence.begin()
 
 
 class _FromSite:
@@ -635,10 +506,10 @@ class _FromSite:
         if self._site is not None:
             self._scheduler.hear(self._site, message)
         elif isinstance(message, Join):
-            self._site = self._scheduler.join(message, self._connection)
+            self._site = self._scheduler.presence.join(message, self._connection)
             self._connection.trust()
         elif isinstance(message, Resume):
-            self._site = self._scheduler.resume(message, self._connection)
+            self._site = self._scheduler.presence.resume(message, self._connection)
             self._connection.trust()
         elif isinstance(message, StatusRequest):
             self._scheduler.answer(message, self._connection)
@@ -656,10 +527,10 @@ class _FromSite:
         self._connection.post(Refusal(type(error).__name__, str(error)))
         self._connection.close()
         if self._site is not None:
-            self._scheduler.closed(self._site, self._connection, error)
+            self._scheduler.presence.closed(self._site, self._connection, error)
 
     def on_closed(self, error: Exception | None) -> None:
         if self._site is not None:
-            self._scheduler.closed(self._site, self._connection, error)
+            self._scheduler.presence.closed(self._site, self._connection, error)
         elif isinstance(error, PeerError):
             self._scheduler.refused(None, type(error)(f"{self._connection.peer}: {error}"))

@@ -70,7 +70,7 @@ async def watched(
 async def _tell_waits(scheduler: Scheduler, console: Console) -> None:
     while True:
         await asyncio.sleep(_LOOK_S)
-        for wait in scheduler.tell_waits():
+        for wait in scheduler.overview.tell_waits():
             console.awaited(wait)
 
 
