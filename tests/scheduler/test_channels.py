@@ -735,3 +735,30 @@ def test_an_exchange_is_forgotten_that_is_given_up_where_no_member_knows_of_it()
     channels.leave(0)
     assert channels.contributions == {}
     assert channels.hold(0, Holding(pair, 1, 1, ())) == Outcome()
+
+
+# --- sites that are let in
+
+
+@pytest.mark.parametrize("is_level", [False, True])
+def test_no_site_is_let_in_while_calls_are_under_way(is_level: bool) -> None:
+    channels = make(repairs=True)
+    lose(channels, 3)
+    if is_level:  # all have asked for the exchange, and it is under way
+        for site in range(3):
+            request(channels, site, 1)
+    else:
+        gather(channels, 0, 1)
+    version = channels.all.plan.version + 1
+    outcome = channels.admit(2, [3], [0], fapt(OVERLAY, roots=1, version=version))
+    assert outcome.wrong == "sites are let in while calls are under way; this is a mistake"
+    assert channels.books.members(0) == (0, 1, 2)
+
+
+def test_a_channel_awaits_its_members_alone_and_those_that_have_made_fewer_calls() -> None:
+    channels = make()
+    pair = subgroup(channels, (0, 1))
+    gather(channels, 0, 1, pair)
+    assert [channels.books.awaiting(site) for site in range(3)] == [[], [pair], []]
+    gather(channels, 2, 1)
+    assert [channels.books.awaiting(site) for site in range(3)] == [[0], [0, pair], []]

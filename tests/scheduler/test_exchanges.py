@@ -426,3 +426,27 @@ def test_a_site_that_tells_no_checksum_differs_from_none() -> None:
     assert [book.ended(site, 1, 1, sum_of) for site, sum_of in enumerate((5, None, 5))][-1] is None
     wrong = [book.ended(site, 2, 1, sum_of) for site, sum_of in enumerate((None, 5, 6))][-1]
     assert wrong == "after round 2 the models of sites [1] differ from the others'"
+
+
+def test_what_waits_for_another_exchange_is_kept_as_one_fails() -> None:
+    book = book_of([0, 1], most_bytes=400)
+    broadcast = Signature(4, 0, 100, source=0)
+    assert book.request(0, 1, broadcast) == ()  # it waits for the other
+    assert granted(book, 0, 2, Signature(0, 0, 1)).exchange == 1
+    assert book.request(0, 3, SMALL) == ()  # it waits for room
+    failed = book.request(1, 1, broadcast, "b has NaN")
+    assert failed == tuple(Abandoned(site, 1, 0, False, "b has NaN") for site in (0, 1))
+    assert granted(book, 1, 2, Signature(0, 0, 1)).exchange == 1
+    assert book.request(1, 3, SMALL) == tuple(
+        Granted(site, 3, 2, FIRST, False, site == 0, site == 1, SMALL) for site in (0, 1)
+    )
+    assert book.grant() == ()
+
+
+def test_a_gathering_that_the_site_had_joined_which_left_ends_at_the_others() -> None:
+    book = book_of([0, 1, 2])
+    assert book.gather(2, 1, b"c") == ()
+    assert book.leave(2, "it has left") == ()
+    assert book.gather(0, 1, b"a") == ()
+    assert book.gather(1, 1, b"b") == (Whole(1, (b"a", b"b", b"c"), False, 0),)
+    assert book.gather(0, 2, b"") == (Abandoned(0, 2, 0, True, "it has left"),)
