@@ -778,7 +778,22 @@ class Group:
         """
         return self._member.pull()
 
-    def push(self, gradients: Iterable[Any], *, samples: int = 0, weight: float = 1.0) -> None:
+    @property
+    def batch_size(self) -> int | None:
+        """How many samples the next update's batch is to have, as the latest :meth:`pull` said.
+
+        None where the group's load says nothing of that, and where no update is due.
+        """
+        return self._member.batch_size
+
+    def push(
+        self,
+        gradients: Iterable[Any],
+        *,
+        samples: int = 0,
+        weight: float = 1.0,
+        loss: float | None = None,
+    ) -> None:
         """Send this worker's update to the servers; returns at once.
 
         It is not sent if it would come too late for the pace (SAFA).
@@ -787,13 +802,14 @@ class Group:
             gradients: float32, in the order of the parameters that are served; copied.
             samples: of its batch, for paces that tune batches.
             weight: what the update counts, > 0.
+            loss: of its batch, for merge rules that weigh by it.
 
         Raises:
             ValueError: gradients, samples or a weight that cannot be; says which.
             TypeError: the weight is no number.
             RunAborted: the group has ended; names who or what caused it.
         """
-        self._member.push(list(gradients), samples, weight, self.on_nan == "raise")
+        self._member.push(list(gradients), samples, weight, loss, self.on_nan == "raise")
 
     # --- what is known, and the end
 

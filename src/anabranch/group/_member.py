@@ -230,21 +230,36 @@ class Member:
         learning_rate, momentum = float(learning_rate), float(momentum)
         if optimizer not in ("sgd", "adam"):
             raise ValueError(f"optimizer is {optimizer!r}, must be one of sgd, adam")
+        what_steps = [optimizer, learning_rate, momentum]
         rule: Optimiser
         rule = Adam(learning_rate) if optimizer == "adam" else Sgd(learning_rate, momentum)
+        if settings.mixes != "updates" and what_steps != ["sgd", 1.0, 0.0]:
+            raise ValueError(
+                f"this group's servers mix {settings.mixes}: a worker pushes how far it went from "
+                "the model that it pulled, so give learning_rate=1.0, and no momentum"
+            )
         held = ServedMemory(parameters, buffers)
         groups = (settings.added_up,) if settings.added_up else ()
         averaged, largest = held.averaged_elements, held.largest_elements
+        merge = settings.merge
+        held.asks_loss = merge is not None and merge.asks_loss
+        mixing = Mixing(averaged_elements=averaged, largest_elements=largest)
+        if merge is not None or settings.mixes != "updates":
+            from anabranch.group.mixing import mixing_of
+            from anabranch.merge import Mean
+
+            mixing = mixing_of(merge or Mean(), settings.mixes, averaged, largest)
         served = ServedModel(
             held.model,
             rule.start,
             settings.workers,
             groups,
             settings.ahead,
-            mixing=Mixing(averaged_elements=averaged, largest_elements=largest),
+            asks_norm=merge is not None and merge.asks_norm,
+            mixing=mixing,
             comes_later=True,
         )
-        what = [optimizer, learning_rate, momentum, len(held.model), averaged, largest]
+        what = [*what_steps, len(held.model), averaged, largest]
 
         async def serve() -> None:
             await self._start(self.site, served)
@@ -252,6 +267,12 @@ class Member:
 
         self.run(serve())
         self._served = held
+
+    @property
+    def batch_size(self) -> int | None:
+        """See :attr:`anabranch.group._group.Group.batch_size`."""
+        permission = None if self._served is None else self._served.permission
+        return None if permission is None else permission.samples or None
 
     def pull(self) -> bool:
         served = self._serving()
@@ -272,17 +293,27 @@ class Member:
         served.pulled_s = self.site.now_s()
         return not served.is_over
 
-    def push(self, gradients: list[Any], samples: int, weight: float, refuses_nan: bool) -> None:
+    def push(
+        self,
+        gradients: list[Any],
+        samples: int,
+        weight: float,
+        loss: float | None,
+        refuses_nan: bool,
+    ) -> None:
         served = self._serving()
         if served.permission is None:
             raise ValueError("push() comes after a pull() that returned True, once")
         weight = weight_of(weight)
         if not isinstance(samples, Integral) or not 0 <= samples <= MOST_COUNTED:
             raise ValueError(f"samples is {samples!r}, must be a number of samples")
+        if loss is None and served.asks_loss:
+            raise ValueError("this group's merge rule weighs by losses; give push(..., loss=...)")
         served.fill(gradients, refuses_nan)
         compute_s = self.site.now_s() - served.pulled_s
         permission, served.permission = served.permission, None
-        what = permission, served.gradients, weight, int(samples), compute_s
+        told = None if loss is None else float(loss)
+        what = permission, served.gradients, weight, int(samples), compute_s, told
         self.thread.run(now(partial(self.site.agent.push, *what)))
 
     def _serving(self) -> ServedMemory:

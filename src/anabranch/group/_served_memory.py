@@ -34,6 +34,7 @@ class ServedMemory:
         permission: of the update that is computed now.
         is_over: whether no update follows.
         pulled_s: when the latest model came, by the loop's time.
+        asks_loss: whether a push has to say the loss of its batch.
 
     Raises:
         ValueError: a tensor of another type, or a buffer of integers beyond 2^24.
@@ -58,6 +59,7 @@ class ServedMemory:
         self.permission: Proceed | None = None
         self.is_over = False
         self.pulled_s = 0.0
+        self.asks_loss = False
 
     def fill(self, gradients: list[Any], refuses_nan: bool) -> None:
         """Put together what is pushed: gradients, and the buffers as they are.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -10,6 +10,9 @@ from anabranch.net.errors import RunAborted
 from anabranch.net.silence import STILLNESS_S
 from anabranch.plan import Auxiliary
 from anabranch.site.meter import Measuring
+
+if TYPE_CHECKING:
+    from anabranch.merge import AnyMerge
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,6 +28,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         workers: how many sites push updates, where the model is served; 0 where none is.
         added_up: those sites, where the pace is a barrier.
         ahead: how many updates a worker may compute ahead.
+        mixes: what a step makes of what workers come to, see
+            :class:`anabranch.scheduler.paced.Serve`.
+        merge_json: the merge rule; empty for the mean. As text, since few groups have another, and
+            a client loads no rule that it does not need.
         silence_s: no lane is given up that is silent for less, seconds; None for what holds where
             that ends the group.
         stillness_s: nor one that is silent for less while its kernel answers, seconds.
@@ -41,9 +48,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     workers: int = 0
     added_up: tuple[int, ...] = ()
     ahead: int = 0
+    mixes: Literal["updates", "models", "cache"] = "updates"
+    merge_json: str = ""
     silence_s: float | None = None
     stillness_s: float = STILLNESS_S
     away_s: float = 0.0
+
+    @property
+    def merge(self) -> AnyMerge | None:
+        """The merge rule; None for the mean."""
+        if not self.merge_json:
+            return None
+        from anabranch.merge import AnyMerge
+
+        found: AnyMerge = msgspec.json.decode(self.merge_json, type=AnyMerge)
+        return found
 
 
 _decoder = msgspec.json.Decoder(Settings)

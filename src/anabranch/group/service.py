@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Literal
 
+import msgspec
+
 from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch._typed_toml import tag_of
@@ -25,7 +27,7 @@ from anabranch.net.silence import STILLNESS_S
 from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork
 from anabranch.net.tls import Credentials
 from anabranch.overlay import Overlay
-from anabranch.pace import AnyLoad, AnyPace, EqualBatches
+from anabranch.pace import AnyLoad, AnyPace, EqualBatches, TunedBatches, added_up
 from anabranch.plan import Auxiliary, ForestRoute, Packed, PathSearch, Plan
 from anabranch.plan import Planner as Route
 from anabranch.record import events
@@ -35,7 +37,7 @@ from anabranch.scheduler.chunking import LEAST_ELEMENTS, MOST_ELEMENTS, ChunkRul
 from anabranch.scheduler.deal import AnyDeal, adaptive_of
 from anabranch.scheduler.losses import Planner, Repairs, or_packed
 from anabranch.scheduler.memory import Journal
-from anabranch.scheduler.paced import Paced, Serve
+from anabranch.scheduler.paced import Paced, Serve, misfit
 from anabranch.scheduler.reforming import LEAST_CHANGE, LEAST_GAIN, Reforming
 from anabranch.scheduler.run import Log
 from anabranch.scheduler.served_pace import LastTo
@@ -100,10 +102,12 @@ class Service:
             does for its plan.)
         pace: who may proceed when, where the model is served; None for a group that all-reduces.
         load: how much work each worker has, where the model is served.
-        merge: what an update weighs, where the model is served; a group refuses all but ``Mean``.
+        merge: what an update weighs, where the model is served. A group refuses those that weigh by
+            data: its workers say what an update counts with each ``push``.
         serving: how else the model is served.
         updates: how many each worker makes, where the model is served.
-        batch_size: that loads reckon from.
+        batch_size: of the slowest worker, which tuned loads reckon from; 0 leaves batches to the
+            program.
         model_elements: of the buffer, where all exchanges are of one size: the route is planned for
             that size, before any site says it. None where it is not known; then a group that
             all-reduces plans for each order of size that comes.
@@ -143,7 +147,7 @@ class Service:
     merge: AnyMerge = field(default_factory=Mean)
     serving: Serving = field(default_factory=Serving)
     updates: int = 1
-    batch_size: int = 1
+    batch_size: int = 0
     model_elements: int | None = None
     stop: StopRules = field(default_factory=StopRules)
     under_way_bytes: int | None = 1 << 30
@@ -417,8 +421,6 @@ class Service:
         for answer, is_given in (
             ("planner: a forest", isinstance(self.planner, ForestRoute)),
             ("awareness: an oracle", isinstance(self.awareness, Oracle)),
-            (f"merge: {tag_of(self.merge)}", self.merge != Mean()),
-            ("serving.serve", self.serving.serve != Serve()),
             ("stop.accuracy", self.stop.accuracy is not None),
             ("serving.clients", self.serving.clients is not None),
         ):
@@ -427,8 +429,24 @@ class Service:
                     f"{answer} is for the sites of a scenario, which `anabranch site` starts; give "
                     "a group another, or leave it out"
                 )
-        workers = tuple(self.workers)
-        barrier = self.pace is not None and self.pace.barrier
+        if self.merge.weighs_data:
+            raise ValueError(
+                f"merge: {tag_of(self.merge)} asks how many samples sites hold; leave it out, and "
+                "let each worker say what its update counts: push(weight=...)"
+            )
+        serve = self.serving.serve
+        if self.pace is None and (self.merge != Mean() or serve != Serve()):
+            raise ValueError("merge and serving.serve are of a served model; give a pace")
+        if isinstance(self.load, TunedBatches) and not 1 <= self.batch_size <= self.load.most:
+            raise ValueError(
+                f"batch_size is {self.batch_size}, must be in 1..{self.load.most} (load.most): "
+                "the slowest worker's batch has so many samples"
+            )
+        if self.pace is not None and (why := misfit(self.pace, self.merge, serve, False)):
+            raise ValueError(why)
+        workers, groups = self.workers, tuple[tuple[int, ...], ...]()
+        if self.pace is not None:
+            groups = added_up(self.pace, workers, ahead=int(serve.ahead))
         least = self.chunk_elements or self.least_chunk_elements
         return Settings(
             least_chunk_elements=least,
@@ -440,7 +458,10 @@ class Service:
             ),
             assumes_rates=self.assumes_rates,
             workers=0 if self.pace is None else len(workers),
-            added_up=workers if barrier else (),
+            added_up=next(iter(groups), ()),
+            ahead=int(serve.ahead),
+            mixes=serve.mixes,
+            merge_json="" if self.merge == Mean() else msgspec.json.encode(self.merge).decode(),
             silence_s=self._least_silence_s,
             stillness_s=self.stillness_s,
             away_s=self.away_s if may_be_restarted else 0.0,

@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -22,9 +22,10 @@ import numpy as np
 from anabranch.cohort import Clients
 from anabranch.group.async_group import AsyncGroup, Door, Hears, Ports, join
 from anabranch.group.hand_over import Offer
+from anabranch.group.mixing import mixing_of
 from anabranch.learn.averaging import bounds
 from anabranch.learn.work import State, averaged_elements, check_finite
-from anabranch.merge import Robust, UpdateFacts, filter_of
+from anabranch.merge import UpdateFacts
 from anabranch.net.addresses import ListenAt
 from anabranch.net.errors import EndedWithout, LeftOut, LinkError, PeerError, RunAborted
 from anabranch.net.messages import Welcome
@@ -43,13 +44,14 @@ from anabranch.run.scenario import Scenario
 from anabranch.run.work import Assignment, Floats, local_work, make_work, servable
 from anabranch.scheduler.awareness import Passive
 from anabranch.scheduler.chunking import MOST_ELEMENTS
+from anabranch.scheduler.paced import Serve
 from anabranch.site.agent import Gossips, SiteAgent, Transport
 from anabranch.site.arithmetic import Flat, Sized
 from anabranch.site.collectives import ExchangeError, Round
 from anabranch.site.control import RoundsOver
 from anabranch.site.letters import Letters
 from anabranch.site.meter import Meter
-from anabranch.site.partition import Mixing, Rule
+from anabranch.site.partition import Rule
 from anabranch.site.serving import ServedModel
 from anabranch.site.terms import Op, Terms, Wire
 
@@ -319,7 +321,7 @@ async def _ready(
             int(ahead),
             assigned.wire,
             scenario.merge.asks_norm,
-            replace(_mixing(scenario), averaged_elements=averaged_elements(held)),
+            mixing_of(scenario.merge, (scenario.serve or Serve()).mixes, averaged_elements(held)),
         )
     own_share, held_samples = 1.0, 0
     if scenario.clients is not None:
@@ -362,16 +364,6 @@ async def _ready(
         *(own_share, scenario.merge.weighs_data, scenario.clients, scenario.seed),
         steps,
         Attendance(len(names), _window(scenario)),
-    )
-
-
-def _mixing(scenario: Scenario) -> Mixing:
-    """Return what a step of a served model makes of its updates."""
-    merge = scenario.merge
-    return Mixing(
-        "updates" if scenario.serve is None else scenario.serve.mixes,
-        merge.combine if isinstance(merge, Robust) else None,
-        filter_of(merge) is not None,
     )
 
 

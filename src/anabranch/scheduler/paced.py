@@ -7,10 +7,10 @@ from typing import Literal
 
 import msgspec
 
-from anabranch._typed_toml import Table
+from anabranch._typed_toml import Table, tag_of
 from anabranch.cohort import Clients, Registry
-from anabranch.merge import AnyMerge, Mean
-from anabranch.pace import AnyLoad, AnyPace
+from anabranch.merge import AnyMerge, Mean, Robust, filter_of
+from anabranch.pace import AnyLoad, AnyPace, Asp, R2sp, Ssp
 from anabranch.plan import Plan
 from anabranch.scheduler.pacing import PaceBook
 
@@ -35,6 +35,43 @@ class Serve(Table, frozen=True, kw_only=True):
     def workers(self, names: Sequence[str]) -> list[int]:
         """Return which of the sites with these names compute, by index."""
         return [index for index, name in enumerate(names) if name not in self.only]
+
+
+def misfit(pace: AnyPace, merge: AnyMerge, serve: Serve, is_forest: bool) -> str | None:
+    """Return why servers cannot look at updates one by one as is asked; None where they can.
+
+    Args:
+        pace, merge, serve: the answers.
+        is_forest: whether the route is a forest.
+    """
+    compares = filter_of(merge) is not None or isinstance(merge, Robust)
+    if not compares and serve.mixes == "updates":
+        return None
+    kind = tag_of(merge)
+    key = f"serve.mixes: {serve.mixes}" if serve.mixes != "updates" else f'merge.kind: "{kind}"'
+    if serve.ahead:
+        return f"{key} has to know the model that an update was computed on; leave serve.ahead out"
+    if pace.barrier:
+        return (
+            f'{key} looks at updates one by one, and pace.kind = "bsp" adds them up on their way; '
+            'give "fedavg", whose rounds are as synchronous'
+        )
+    if compares and isinstance(pace, Asp | Ssp | R2sp):
+        return (
+            f'merge.kind: "{kind}" holds the updates of a step against each other, and '
+            f'pace.kind = "{tag_of(pace)}" has one in each; give "fedavg", "fl-r2sp" or "fedbuff"'
+        )
+    if is_forest:
+        return (
+            f"{key} looks at updates one by one, and a forest adds them up on their way; give "
+            "another route"
+        )
+    if isinstance(merge, Robust) and serve.mixes == "cache":
+        return (
+            f"serve.mixes: a cache is the mean of all workers' last models, and merge.kind: "
+            f'"{kind}" is not a mean; give "updates" or "models"'
+        )
+    return None
 
 
 class Paced(msgspec.Struct, frozen=True, kw_only=True):

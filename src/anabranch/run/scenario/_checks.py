@@ -13,7 +13,7 @@ from anabranch.learn.profiles import load_profile
 from anabranch.learn.sampling import Shuffled
 from anabranch.merge import DataSize, Mean, OutlierFilter, Product, Robust, filter_of
 from anabranch.overlay import Overlay, OverlayError
-from anabranch.pace import Asp, Bsp, FedAvg, FlR2sp, R2sp, Ssp, TunedBatches
+from anabranch.pace import Bsp, FedAvg, FlR2sp, TunedBatches
 from anabranch.period import Every, EveryEpoch
 from anabranch.plan import ForestRoute, Plan, PlanError
 from anabranch.run.faults import FaultError, Kill, LinkFactor, Pause, script
@@ -21,6 +21,7 @@ from anabranch.run.scenario._effect import without_effect
 from anabranch.run.scenario._model import Scenario, compute_model, script_of, with_compute_times
 from anabranch.run.scenario.tasks import Exchange, Own, Train
 from anabranch.scheduler.awareness import Passive
+from anabranch.scheduler.paced import Serve, misfit
 
 
 class ScenarioError(ValueError):
@@ -150,33 +151,10 @@ def _check_one_by_one(scenario: Scenario) -> None:
             f"{key} looks at updates one by one, and an all-reduce has none; give [serve], and a "
             "pace such as fedavg"
         )
-    if scenario.computes_ahead:
-        raise ScenarioError(
-            f"{key} has to know the model that an update was computed on; leave serve.ahead out"
-        )
-    if scenario.pace.barrier:
-        raise ScenarioError(
-            f'{key} looks at updates one by one, and pace.kind = "bsp" adds them up on their way; '
-            'give "fedavg", whose rounds are as synchronous'
-        )
-    if (filter_of(merge) is not None or isinstance(merge, Robust)) and isinstance(
-        scenario.pace, Asp | Ssp | R2sp
-    ):
-        raise ScenarioError(
-            f'merge.kind: "{tag_of(merge)}" holds the updates of a step against each other, and '
-            f'pace.kind = "{tag_of(scenario.pace)}" has one in each; give "fedavg", "fl-r2sp" or '
-            '"fedbuff"'
-        )
-    if any(isinstance(route, ForestRoute) for route in scenario.routes):
-        raise ScenarioError(
-            f"{key} looks at updates one by one, and a forest adds them up on their way; give "
-            "another route"
-        )
-    if isinstance(merge, Robust) and mixes == "cache":
-        raise ScenarioError(
-            f"serve.mixes: a cache is the mean of all workers' last models, and merge.kind: "
-            f'"{tag_of(merge)}" is not a mean; give "updates" or "models"'
-        )
+    forest = any(isinstance(route, ForestRoute) for route in scenario.routes)
+    why = misfit(scenario.pace, merge, scenario.serve or Serve(), forest)
+    if why is not None:
+        raise ScenarioError(why)
     if filter_of(merge) is not None and scenario.simulation.tensors == "sizes":
         raise ScenarioError(
             f"{key} looks at numbers, and there are none where simulation.tensors is sizes; leave "
