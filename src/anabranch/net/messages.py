@@ -2,6 +2,10 @@
 
 A message travels as a msgpack array ``[type, field, ...]``; bulk data follows it as a raw payload
 (see :mod:`anabranch.net.frames`). Sites are named by their index in the overlay.
+
+The file is long, and one: it holds declarations and no code. The decoder has to know every type, so
+that each client would load each file of a room of messages, and what a client loads is bounded
+(`tests/group/test_client_modules.py`).
 """
 
 from __future__ import annotations
