@@ -1,4 +1,8 @@
-"""A served model's pace: what workers and servers say of it, and what they are told."""
+"""A served model's pace: what workers and servers say of it, and what they are told.
+
+`ServedPace` has a few methods more than most classes: groups that are formed anew wait for the same
+decisions of the same book as all else, and each decision may let them be announced.
+"""
 
 from __future__ import annotations
 

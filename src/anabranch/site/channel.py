@@ -1,16 +1,26 @@
-"""What a site has asked for among the same members, and how far that is: state alone, no I/O."""
+"""What a site has asked for among the same members, and how far that is: state alone, no I/O.
+
+The scheduler's answers may come before a call has begun here: what they say is kept for it then.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from anabranch import plan as plans
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import (
     ChannelStanding,
+    ExchangeFailed,
+    Gathered,
+    GatherFailed,
     Grant,
+    Holding,
+    Interrupt,
     Message,
     OpenExchange,
     OpenGathering,
@@ -19,7 +29,8 @@ from anabranch.net.messages import (
     encode,
 )
 from anabranch.plan import Plan
-from anabranch.site.call import Call
+from anabranch.site.call import Call, void
+from anabranch.site.exchanging import Exchanging
 
 KEPT_PLANS = 16
 """The plans that a site keeps of a channel: those of the highest versions. Each order of size of
@@ -150,3 +161,114 @@ class Channel:
         answers = tuple(encode(message) for message in (*self.ended, *self.answers.values()))
         counts = self.plan.version, self.asked, self.gathered
         return ChannelStanding(channel, *counts, (*exchanges,), gatherings, answers)
+
+    # --- what the scheduler says
+
+    def interrupt(self, message: Interrupt, exchanging: Exchanging) -> Holding:
+        """Stop an exchange that has lost something; return what is here of its result."""
+        call = self.calls.get(message.number)
+        if call is not None:
+            return call.interrupt(message)
+        for exchange in message.exchanges:
+            exchanging.stop(exchange)
+        self.interrupted[message.number] = message.generation
+        self.repairs.pop(message.number, None)
+        return Holding(message.channel, message.number, message.generation, ())
+
+    def repair(self, message: Repair, plan: Plan) -> None:
+        """Complete an exchange that was interrupted, or is handed on."""
+        call = self.calls.get(message.number)
+        if call is None:
+            self.repairs[message.number] = message, plan
+        else:
+            call.repair(message, plan)
+
+    def fail(
+        self,
+        message: ExchangeFailed,
+        error: Exception,
+        is_underway: bool,
+        exchanging: Exchanging | None,
+    ) -> None:
+        """End an exchange without a result.
+
+        Args:
+            message: which, and why.
+            error: raised by its call.
+            is_underway: whether it goes on here.
+            exchanging: moves what is exchanged; None before it can.
+        """
+        self.ended.append(message)
+        call = self.calls.get(message.number)
+        if call is not None:
+            call.fail(error)
+            return
+        self.interrupted.pop(message.number, None)
+        repair, _ = self.repairs.pop(message.number, (None, None))
+        if exchanging is not None:
+            if repair is not None:
+                void(exchanging, repair)
+            if message.exchange:
+                exchanging.give_up(message.exchange, error)
+        if is_underway:
+            return
+        asked = self.waiting.get(message.number)
+        if asked is not None and not asked.granted.done():
+            asked.granted.set_exception(error)
+            asked.granted.exception()  # it may never be waited for
+        else:  # it is about to begin here, or will be asked for
+            self.failed[message.number] = message.reason
+
+    def gather(self, message: Gathered) -> None:
+        """End a gathering; forget the answers that every member has heard."""
+        self.answers[message.number] = message
+        for number in [number for number in self.answers if number <= message.heard]:
+            del self.answers[number]
+        answered = self.gathering.pop(message.number).answered
+        if not answered.done():
+            answered.set_result(message)
+
+    def fail_to_gather(self, message: GatherFailed, error: Exception) -> None:
+        """End a gathering without all values; its call raises this error."""
+        self.answers[message.number] = message
+        answered = self.gathering.pop(message.number).answered
+        if not answered.done():
+            answered.set_exception(error)
+
+
+class Channels(dict[int, Channel]):
+    """Every channel that a site knows, by its number; that of all sites is 0.
+
+    Args:
+        planned: called with each new plan of all sites.
+    """
+
+    def __init__(self, planned: Callable[[Plan], None]) -> None:
+        super().__init__()
+        self._planned = planned
+
+    def begin(self, plan: Plan) -> None:
+        """Take note of the channel of all sites, and of their plan."""
+        self[0] = Channel(plan)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that all sites go by now."""
+        return self[0].plan
+
+    def of(self, channel: int) -> Channel:
+        """Return a channel, also one that this site has not asked for yet."""
+        if channel not in self:
+            self[channel] = Channel(self.plan)
+        return self[channel]
+
+    def plan_of(self, channel: int, version: int, plan_json: str) -> Plan:
+        """Return the plan that a message names, which may have it with it."""
+        return self.take(channel, plan_json) if plan_json else self[channel].plan_of(version)
+
+    def take(self, channel: int, plan_json: str) -> Plan:
+        """Keep a plan that exchanges run under, and return it."""
+        plan = plans.loads(plan_json)
+        if self[channel].take(plan) and channel == 0:
+            self._planned(plan)
+        return plan

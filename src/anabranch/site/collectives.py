@@ -3,6 +3,11 @@
 Members make the same calls in the same order: exchanges, gatherings of small values, and those that
 let further members in. The scheduler says under which plan an exchange runs, what completes it if
 something is lost, and when it has ended everywhere.
+
+What belongs to one channel is in `channel`, to one exchange in `call`, to a site that follows in
+`following`. `Collectives` is longer than most classes nevertheless: the program's calls, those that
+are made in its place while it follows, and the scheduler's answers are counted in one order, and
+each of the three may begin the next call.
 """
 
 from __future__ import annotations
@@ -32,7 +37,6 @@ from anabranch.net.messages import (
     Gathered,
     GatherFailed,
     Grant,
-    Holding,
     Interrupt,
     Model,
     NoMoreRounds,
@@ -48,7 +52,7 @@ from anabranch.net.messages import (
 from anabranch.plan import Plan
 from anabranch.site.arithmetic import Buffer, Flat, Floats
 from anabranch.site.call import Call, signature_of, void
-from anabranch.site.channel import Asked, Channel, Gathering
+from anabranch.site.channel import Asked, Channels, Gathering
 from anabranch.site.control import Control, RoundsOver
 from anabranch.site.exchange import Exchange
 from anabranch.site.exchanging import Exchanging
@@ -175,11 +179,10 @@ class Collectives:
 
     def __init__(self, scheduler: Control, planned: Callable[[Plan], None]) -> None:
         self._scheduler = scheduler
-        self._planned = planned
         self._loop = asyncio.get_running_loop()
         self._exchanging: Exchanging | None = None
         self._retries = False
-        self._channels: dict[int, Channel] = {}
+        self._channels = Channels(planned)
         self._subgroups: dict[tuple[tuple[int, ...], str], asyncio.Future[int]] = {}
         self._underway: dict[int, _Underway] = {}  # by exchange
         self._over = False  # no further exchange is held
@@ -194,7 +197,7 @@ class Collectives:
 
     def join(self, plan: Plan, site: int, is_new: bool) -> None:
         """Take note of all sites' plan, and whether their group has yet to let this site in."""
-        self._channels[0] = Channel(plan)
+        self._channels.begin(plan)
         self._site = site
         self.is_new = is_new
 
@@ -215,7 +218,7 @@ class Collectives:
     @property
     def plan(self) -> Plan:
         """The plan that all sites go by now."""
-        return self._channels[0].plan
+        return self._channels.plan
 
     async def exchange(
         self,
@@ -618,30 +621,38 @@ class Collectives:
             case Grant():
                 self._granted(message)
             case Awaited():
-                state = self._channel(message.channel)
+                state = self._channels.of(message.channel)
                 state.awaited = max(state.awaited, message.number)
             case Dispatched() if self._exchanging is not None:
                 self._exchanging.dispatched(message.exchange, message.trees)
             case Interrupt() if self._exchanging is not None:
-                self._scheduler.post(self._interrupt(self._exchanging, message))
+                state = self._channels.of(message.channel)
+                self._scheduler.post(state.interrupt(message, self._exchanging))
             case Repair():
-                self._repair(message)
+                state = self._channels.of(message.channel)
+                plan = self._channels.plan_of(message.channel, message.version, message.plan_json)
+                state.repair(message, plan)
             case Settled():
                 state = self._channels[message.channel]
                 state.ended.append(message)
                 if message.number in state.calls:
                     state.calls[message.number].settle(message)
             case ExchangeFailed():
-                self._exchange_failed(message)
+                state, error = self._channels[message.channel], ExchangeError(message.reason)
+                is_underway = message.exchange in self._underway
+                state.fail(message, error, is_underway, self._exchanging)
             case NoMoreRounds():
                 self._over = True
                 self._why_over = message.reason
                 self.fail_waiting(RoundsOver(message.reason))
             case Subgrouped():
-                self._channel(message.channel).take(plans.loads(message.plan_json))
+                self._channels.of(message.channel).take(plans.loads(message.plan_json))
                 self._subgroups[message.members, message.name].set_result(message.channel)
-            case Gathered() | GatherFailed():
-                self._gathered(message)
+            case Gathered():
+                self._channels[message.channel].gather(message)
+            case GatherFailed():
+                error = ExchangeError(message.reason)
+                self._channels[message.channel].fail_to_gather(message, error)
             case Admitted():
                 self._admitted(message)
             case Called():
@@ -659,67 +670,8 @@ class Collectives:
                 f"exchange {grant.number} of channel {grant.channel} is granted, unasked"
             )
         self._round_trip_s = self._loop.time() - asked.at_s
-        plan = self._plan_of(grant.channel, grant.version, grant.plan_json)
+        plan = self._channels.plan_of(grant.channel, grant.version, grant.plan_json)
         asked.granted.set_result((grant, plan))
-
-    def _interrupt(self, exchanging: Exchanging, message: Interrupt) -> Holding:
-        """Stop an exchange that has lost something; return what is here of its result."""
-        state = self._channel(message.channel)
-        call = state.calls.get(message.number)
-        if call is not None:
-            return call.interrupt(message)
-        for exchange in message.exchanges:
-            exchanging.stop(exchange)
-        state.interrupted[message.number] = message.generation
-        state.repairs.pop(message.number, None)
-        return Holding(message.channel, message.number, message.generation, ())
-
-    def _repair(self, message: Repair) -> None:
-        state = self._channel(message.channel)
-        plan = self._plan_of(message.channel, message.version, message.plan_json)
-        call = state.calls.get(message.number)
-        if call is None:
-            state.repairs[message.number] = message, plan
-        else:
-            call.repair(message, plan)
-
-    def _exchange_failed(self, message: ExchangeFailed) -> None:
-        state = self._channels[message.channel]
-        state.ended.append(message)
-        error = ExchangeError(message.reason)
-        call = state.calls.get(message.number)
-        if call is not None:
-            call.fail(error)
-            return
-        state.interrupted.pop(message.number, None)
-        repair, _ = state.repairs.pop(message.number, (None, None))
-        if self._exchanging is not None:
-            if repair is not None:
-                void(self._exchanging, repair)
-            if message.exchange:
-                self._exchanging.give_up(message.exchange, error)
-        if message.exchange in self._underway:
-            return
-        asked = state.waiting.get(message.number)
-        if asked is not None and not asked.granted.done():
-            asked.granted.set_exception(error)
-            asked.granted.exception()  # it may never be waited for
-        else:  # it is about to begin here, or will be asked for
-            state.failed[message.number] = message.reason
-
-    def _gathered(self, message: Gathered | GatherFailed) -> None:
-        state = self._channels[message.channel]
-        state.answers[message.number] = message
-        if isinstance(message, Gathered):
-            for number in [number for number in state.answers if number <= message.heard]:
-                del state.answers[number]
-        future = state.gathering.pop(message.number).answered
-        if future.done():
-            return
-        if isinstance(message, Gathered):
-            future.set_result(message)
-        else:
-            future.set_exception(ExchangeError(message.reason))
 
     def _admitted(self, message: Admitted) -> None:
         """Take note of how far the members are, and of those that are new."""
@@ -734,26 +686,7 @@ class Collectives:
         state.number = state.asked = message.exchanges
         state.gathered = message.number
         if message.plan_json:
-            self._take_plan(0, message.plan_json)
+            self._channels.take(0, message.plan_json)
             self._subgroups.clear()  # those of before have other members
         if not future.done():
             future.set_result(message)
-
-    def _channel(self, number: int) -> Channel:
-        """Return a channel, also one that this site has not asked for yet."""
-        if number not in self._channels:
-            self._channels[number] = Channel(self.plan)
-        return self._channels[number]
-
-    def _plan_of(self, channel: int, version: int, plan_json: str) -> Plan:
-        """Return the plan that a message names, which may have it with it."""
-        if plan_json:
-            return self._take_plan(channel, plan_json)
-        return self._channels[channel].plan_of(version)
-
-    def _take_plan(self, channel: int, plan_json: str) -> Plan:
-        """Keep a plan that exchanges run under, and return it."""
-        plan = plans.loads(plan_json)
-        if self._channels[channel].take(plan) and channel == 0:
-            self._planned(plan)
-        return plan
