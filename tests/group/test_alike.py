@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -215,6 +216,24 @@ def test_one_nan_fails_the_call_by_name_and_the_group_goes_on(
         )
         assert "in tensor 1" in said
         assert (before, after) == ([1.0] * 4, 3.0)
+
+
+def test_one_nan_fails_a_call_that_was_promised_and_the_group_goes_on(
+    groups: tuple[Group, ...],
+) -> None:
+    def run(group: Group) -> tuple[list[str], list[float]]:
+        values, said = np.ones(4, np.float32), []
+        for step in range(5):
+            if group.rank == 1:
+                values[2] = np.nan if step == 2 else 1.0
+            said.append(error_of(partial(group.all_reduce, values, more=step < 4)))
+        group.barrier()
+        return said, values.tolist()
+
+    for said, values in at_each(groups, run):
+        assert [each == "nothing" for each in said] == [True, True, False, True, True]
+        assert said[2].startswith("ExchangeError: site 1 (site1) has 1 NaN or infinite elements")
+        assert values == [1.0] * 4
 
 
 def test_all_sites_with_nan_and_calls_under_way_fail_too(groups: tuple[Group, ...]) -> None:

@@ -82,6 +82,10 @@ def at_once(group: Group, model: nn.Module) -> None:
     group.all_reduce(gradients(model))
 
 
+def ahead(group: Group, model: nn.Module) -> None:
+    group.all_reduce(gradients(model), more=True)
+
+
 def one_by_one(group: Group, model: nn.Module) -> None:
     for each in model.parameters():
         assert each.grad is not None
@@ -96,7 +100,7 @@ def sum_and_divide(group: Group, model: nn.Module) -> None:
     nn.utils.clip_grad_norm_(model.parameters(), 0.1)
 
 
-@pytest.mark.parametrize("average", [at_once, one_by_one, sum_and_divide])
+@pytest.mark.parametrize("average", [at_once, ahead, one_by_one, sum_and_divide])
 def test_a_broadcast_that_was_forgotten_is_an_error_at_every_site(
     joined: tuple[Group, ...], average: Average
 ) -> None:
@@ -123,7 +127,7 @@ def test_a_broadcast_that_was_forgotten_is_an_error_at_every_site(
     assert reached == dict.fromkeys(seeds, 0)  # with the second mean
 
 
-@pytest.mark.parametrize("average", [at_once, one_by_one, sum_and_divide])
+@pytest.mark.parametrize("average", [at_once, ahead, one_by_one, sum_and_divide])
 def test_models_that_are_alike_are_no_news(
     joined: tuple[Group, ...], caplog: pytest.LogCaptureFixture, average: Average
 ) -> None:
@@ -138,8 +142,9 @@ def test_models_that_are_alike_are_no_news(
     assert not caplog.records
 
 
+@pytest.mark.parametrize("average", [at_once, ahead])
 def test_models_that_part_are_named_once_at_every_site(
-    joined: tuple[Group, ...], caplog: pytest.LogCaptureFixture
+    joined: tuple[Group, ...], caplog: pytest.LogCaptureFixture, average: Average
 ) -> None:
     def run(group: Group) -> None:
         model = net(0)
@@ -150,7 +155,7 @@ def test_models_that_part_are_named_once_at_every_site(
                 with torch.no_grad():
                     model[2].weight[0, 0] += 1e-3
 
-        train(group, model, at_once, 20, part)
+        train(group, model, average, 20, part)
 
     at_each(joined, run)
     said = [each.getMessage() for each in caplog.records]

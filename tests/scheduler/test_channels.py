@@ -24,12 +24,16 @@ from anabranch.net.messages import (
     Grant,
     Holding,
     Message,
+    Model,
+    ModelsDiffer,
+    ModelTold,
     NoMoreRounds,
     Progress,
     Settled,
     Signature,
     Standing,
     Subgrouped,
+    Unfit,
 )
 from anabranch.overlay import random_complete
 from anabranch.plan import Plan, fapt
@@ -102,6 +106,72 @@ def test_members_are_called_where_one_that_does_not_call_asks_first() -> None:
     assert every(not isinstance(each, Awaited) for _, each in request(channels, 0, 1).say)
     said = channels.request(3, ExchangeRequest(0, 1, SMALL, calls=True)).say
     assert [who for who, each in said if each == Awaited(0, 1)] == [0, 1, 2]
+
+
+def test_an_exchange_that_a_member_cannot_contribute_to_fails_at_all_once() -> None:
+    channels = make()
+    request(channels, 0, 1)
+    request(channels, 1, 1)  # ahead of its call
+    reason = "site 1 has 2 NaN elements"
+    said = channels.refuse(1, Unfit(0, 1, "2 NaN elements")).say
+    assert said == [(site, ExchangeFailed(0, 1, 1, reason)) for site in range(4)]
+    assert request(channels, 2, 1).say == []  # which has heard of it
+    request(channels, 2, 2)
+    assert channels.refuse(1, Unfit(0, 1, "2 NaN elements")).say == []
+    assert channels.books.counter.latest == 2
+
+
+def test_an_exchange_that_waits_for_room_fails_as_one_that_has_begun() -> None:
+    channels = make(most_bytes=400)
+    request(channels, 0, 1)
+    assert request(channels, 0, 2).say == []
+    said = channels.refuse(0, Unfit(0, 2, "1 NaN")).say
+    assert said == [(site, ExchangeFailed(0, 2, 0, "site 0 has 1 NaN")) for site in range(4)]
+
+
+@pytest.mark.parametrize("number", [-1, 0, 2])
+def test_a_site_refuses_no_exchange_that_it_has_not_asked_for(number: int) -> None:
+    channels = make()
+    request(channels, 0, 1)
+    request(channels, 1, 1)
+    request(channels, 1, 2)
+    with pytest.raises(OutOfPlaceMessage, match=f"site 0 refuses exchange {number} after 1"):
+        channels.refuse(0, Unfit(0, number, "1 NaN"))
+
+
+def tell_model(
+    channels: Channels, site: int, checksum: int, is_first: bool, number: int = 1
+) -> Outcome:
+    return channels.compare(site, ModelTold(0, number, Model(1, checksum, is_first)))
+
+
+def test_models_that_begin_unlike_fail_the_exchange_that_all_ask_for_then() -> None:
+    channels = make()
+    for site in range(4):
+        assert tell_model(channels, site, 7 + site // 3, is_first=True).say == []
+        said = request(channels, site, 1).say
+    assert {type(each) for _, each in said} == {ExchangeFailed}
+
+
+def test_models_are_compared_once_all_are_here_where_all_had_asked_before() -> None:
+    channels = make()
+    for site in range(4):
+        request(channels, site, 1)
+    said = [tell_model(channels, site, 7 + site // 3, is_first=True).say for site in (3, 0, 1, 2)]
+    assert said[:3] == [[], [], []]
+    assert [(site, type(each)) for site, each in said[3]] == [
+        (site, ModelsDiffer) for site in range(4)
+    ]
+
+
+@pytest.mark.parametrize("number", [-1, 0, 3])
+def test_a_site_tells_its_model_beside_no_other_exchange_than_its_latest_or_next(
+    number: int,
+) -> None:
+    channels = make()
+    request(channels, 0, 1)
+    with pytest.raises(OutOfPlaceMessage, match=f"its model for exchange {number} after 1"):
+        tell_model(channels, 0, 7, is_first=False, number=number)
 
 
 def test_a_new_plan_goes_along_with_the_first_grant_under_it() -> None:

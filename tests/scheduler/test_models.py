@@ -1,4 +1,4 @@
-"""Members' models, by the checksums that came with their requests."""
+"""Members' models, by the checksums that were told beside their requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..every import every
 
 
 def models(*checksums: int | None, step: int = 1, is_first: bool = True) -> Models:
-    """Return what has heard a checksum of each site with the request for exchange 7."""
+    """Return what has heard a checksum of each site beside exchange 7."""
     made = Models("site{}".format)
     tell(made, 7, *checksums, step=step, is_first=is_first)
     return made
@@ -19,8 +19,8 @@ def models(*checksums: int | None, step: int = 1, is_first: bool = True) -> Mode
 
 def tell(to: Models, number: int, *checksums: int | None, step: int = 1, is_first: bool) -> None:
     for site, checksum in enumerate(checksums):
-        told = None if checksum is None else Model(step, checksum, is_first)
-        to.hear(number, site, told)
+        if checksum is not None:
+            to.hear(number, site, Model(step, checksum, is_first))
 
 
 @pytest.mark.parametrize("checksums", [(), (None, None), (5,), (5, 5, 5), (None, 5, 5)])

@@ -291,6 +291,7 @@ class Group:
         weight: float = 1.0,
         wire: Literal["float32", "float16", "bfloat16", "int8"] | None = None,
         async_op: bool = False,
+        more: bool = False,
     ) -> Handle:
         """Replace tensors by their weighted mean, sum or largest elements over all members.
 
@@ -319,9 +320,16 @@ class Group:
                 127 // size, and for ``max`` from -127 to 127, all of weight 1.
             async_op: return at once; the tensors must not be touched until the handle's ``wait``
                 has returned.
+            more: this site's next call is an all-reduce of the same op, wire and number of
+                elements, of this group. It is asked for before this one ends, and need not wait for
+                a word from the scheduler. Any other call of the group, or of one of other members,
+                is refused until then; :meth:`report_loss` and :meth:`close` are not. It changes no
+                result. (From the first mean of gradients up to the comparison of models before the
+                first step, calls are not asked for ahead.)
 
         Raises:
-            ValueError: tensors, a weight or a name that cannot be; says which.
+            ValueError: tensors, a weight or a name that cannot be, and says which; or the call
+                before has promised another one (``more=True``), and the tensors are as they were.
             TypeError: the weight is no number.
             ExchangeError: members disagree on size, type or op, or another one gathers in place of
                 this call, and it names two of them; or a member has left; or members' models
@@ -334,10 +342,12 @@ class Group:
         if not isinstance(op, str) or op not in OPS:
             raise ValueError(f"op is {op!r}, must be one of {', '.join(OPS)}")
         if wire == "int8":
-            return self._exchange_integers(tensors, OPS[op], weight, async_op)
-        return self._exchange(tensors, OPS[op], weight, wire, async_op)
+            return self._exchange_integers(tensors, OPS[op], weight, async_op, more)
+        return self._exchange(tensors, OPS[op], weight, wire, async_op, more)
 
-    def _exchange_integers(self, tensors: Any, op: Op, weight: float, async_op: bool) -> Handle:
+    def _exchange_integers(
+        self, tensors: Any, op: Op, weight: float, async_op: bool, more: bool
+    ) -> Handle:
         if op == Op.MEAN or weight != 1.0:
             raise ValueError(
                 "wire 'int8' carries integers: op must be sum or max, and weight 1; divide the sum "
@@ -348,7 +358,7 @@ class Group:
         for part in range(0, buffer.elements, _CHECKED):
             values = buffer.read(part, min(part + _CHECKED, buffer.elements))
             check_integers(values, most, first=part)
-        handle = self._begin(buffer, Terms(op, Wire.INT8, buffer.elements), 1.0)
+        handle = self._begin(buffer, Terms(op, Wire.INT8, buffer.elements), 1.0, more=more)
         if not async_op:
             handle.wait()
         return handle
@@ -385,7 +395,13 @@ class Group:
         return handle
 
     def _exchange(
-        self, tensors: Any, op: Op, weight: float, wire: str | None, async_op: bool
+        self,
+        tensors: Any,
+        op: Op,
+        weight: float,
+        wire: str | None,
+        async_op: bool,
+        more: bool,
     ) -> Handle:
         if wire is not None and wire not in WIRES:
             raise ValueError(f"wire is {wire!r}, must be one of {', '.join(WIRES)}")
@@ -401,7 +417,8 @@ class Group:
         if self._watch is not None and self.on_unlike == "raise" and op != Op.MAX:
             model = self._watch.take()
             self._watch.averaged(buffer.given)
-        handle = self._begin(buffer, terms, weight, unfit=unfit, model=model)
+            more = more and not self._watch.may_begin_unlike
+        handle = self._begin(buffer, terms, weight, unfit=unfit, model=model, more=more)
         if not async_op:
             handle.wait()
         return handle
@@ -427,6 +444,7 @@ class Group:
         calls: bool = False,
         unfit: str = "",
         model: Model | None = None,
+        more: bool = False,
     ) -> Handle:
         site = self._member.for_exchanges()
         members = self._present
@@ -440,6 +458,7 @@ class Group:
                 calls=calls,
                 unfit=unfit,
                 model=model,
+                more=more,
             )
             self._rounds.append(done)
             if said := self._incomplete.note(done, members):

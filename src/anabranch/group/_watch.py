@@ -10,7 +10,7 @@ Memory that was freed may have another gradient at the same address, one that is
 refers to each tensor's storage, weakly, and not to its address alone.
 
 The first such step is compared, and then the second, fourth, eighth and so on. A checksum of a
-sample of the parameters goes with the request for the next mean, and costs no message. Each
+sample of the parameters goes beside the request for the next mean, and costs no wait. Each
 optimizer has a first step, so a second model has one, too.
 
 It runs inside a user's ``optimizer.step()``. Nothing here raises, waits for another site or keeps a
@@ -30,6 +30,7 @@ from anabranch.net.messages import Model
 _SAMPLED = 1 << 16  # elements of a model that are looked at
 _EVERY = 1 << 10  # steps, once there have been so many
 _MOST_GRADIENTS = 1 << 17  # of which no step of an optimizer was seen
+_MOST_BEFORE_FIRST = 1 << 10  # means of which none was for a step of an optimizer
 
 _lock = threading.Lock()
 _watching: weakref.WeakSet[Watch] = weakref.WeakSet()
@@ -47,10 +48,13 @@ class Watch:
         self._steps_before = 0  # that an optimizer counts for, which has made none here
         self._known: Any = None  # parameters that were compared, once PyTorch is needed
         self._model: Model | None = None
+        self._means = 0  # before the first comparison
+        self._has_compared = False
         _begin(self)
 
     def averaged(self, given: Iterable[Any]) -> None:
         """Take note of tensors that are averaged, which may be gradients; arrays are none."""
+        self._means += 1
         from torch import Tensor, nn, strided
         from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -126,7 +130,17 @@ class Watch:
     def take(self) -> Model | None:
         """Return what is to be compared, once."""
         model, self._model = self._model, None
+        self._has_compared |= model is not None
         return model
+
+    @property
+    def may_begin_unlike(self) -> bool:
+        """Whether the next mean may be the one that fails, as models differ before the first step.
+
+        The scheduler fails it before any site has its result, so it is not asked for ahead.
+        """
+        awaits_step = bool(self._averaged) and self._means < _MOST_BEFORE_FIRST
+        return awaits_step and not self._has_compared
 
     def let_in(self, others_go_on: bool) -> None:
         """Take note that sites were let in: all count their steps from here on.
@@ -137,6 +151,7 @@ class Watch:
         """
         self._steps.clear()
         self._model = None
+        self._means, self._has_compared = 0, False
         self._steps_before = 1 if others_go_on else 0
 
 

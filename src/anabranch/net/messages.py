@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 26
+WIRE_VERSION = 27
 MOST_GATHERED_BYTES = 1 << 20
 """The largest value that a site may have gathered (:class:`Gather`)."""
 MOST_NAME_CHARACTERS = 200  # of a subgroup, and of what a gathering is for
@@ -486,30 +486,43 @@ class ExchangeRequest(Message, frozen=True):
         signature: what it would exchange.
         calls: whether members that have not asked for it yet are to hear of it by
             :class:`Awaited`, where this site is the first that wants it.
-        model: the site's, where it is time to compare the members'.
     """
 
     channel: int
     number: int
     signature: Signature
     calls: bool = False
-    model: Model | None = None
 
 
 class Unfit(Message, frozen=True):
-    """A site calls for an exchange, and has nothing to contribute that others could use.
+    """A site has nothing to contribute to an exchange that others could use.
 
-    The exchange then ends without a result at every member, and the others hear why.
+    The exchange then ends without a result at every member, and the others hear why. The site has
+    asked for it before, maybe ahead of its call.
 
     Attributes:
-        channel, number, signature: as in :class:`ExchangeRequest`.
-        why: what is wrong with it.
+        channel, number: as in :class:`ExchangeRequest`.
+        why: what is wrong with what it would contribute.
     """
 
     channel: int
     number: int
-    signature: Signature
     why: str
+
+
+class ModelTold(Message, frozen=True):
+    """A site's model at its call for an exchange, where it is time to compare the members'.
+
+    It comes before the site's request for that exchange, or after one that was made ahead.
+
+    Attributes:
+        channel, number: as in :class:`ExchangeRequest`.
+        model: the site's.
+    """
+
+    channel: int
+    number: int
+    model: Model
 
 
 class ModelsDiffer(Message, frozen=True):
@@ -1126,6 +1139,7 @@ AnyMessage = (
     | ExchangeRequest
     | ModelsDiffer
     | Unfit
+    | ModelTold
     | Awaited
     | Grant
     | ExchangeFailed

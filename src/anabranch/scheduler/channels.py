@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from anabranch import plan as plans
+from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import (
     Admitted,
     Awaited,
@@ -23,6 +24,7 @@ from anabranch.net.messages import (
     Gather,
     Holding,
     ModelsDiffer,
+    ModelTold,
     Progress,
     Standing,
     Subgrouped,
@@ -134,8 +136,8 @@ class Channels:
 
     # --- exchanges
 
-    def request(self, site: int, message: ExchangeRequest | Unfit) -> Outcome:
-        """Answer a site's request for an exchange, to which it may have nothing to contribute.
+    def request(self, site: int, message: ExchangeRequest) -> Outcome:
+        """Answer a site's request for an exchange.
 
         Raises:
             OutOfPlaceMessage: it cannot be, or does not follow the site's last one.
@@ -149,10 +151,9 @@ class Channels:
             self.following.note_transfer(message.number)
         book.has_followers = is_of_all and bool(self.following.sites)
         outcome = Outcome()
-        if isinstance(message, Unfit):
-            refusal = f"{self._name(site)} has {message.why}"
-        else:
-            refusal = self._compare_models(site, message, outcome)
+        refusal = ""
+        if book.is_last_to_ask(site, message.number):
+            refusal = self._compared(message.channel, message.number, outcome, may_fail=True)
         answers = book.request(site, message.number, signature, refusal)
         if answers is None:
             outcome.say.append((site, self.books.refusal(message.number)))
@@ -160,7 +161,7 @@ class Channels:
         if is_first and is_of_all:
             outcome.say += self.following.asked(site, message.number, signature)
         self._answering.answer(message.channel, answers, outcome)
-        if isinstance(message, ExchangeRequest) and message.calls:
+        if message.calls:
             self._call(site, message, outcome)
         return outcome
 
@@ -172,22 +173,53 @@ class Channels:
             members = self.books.members(message.channel)
             outcome.say += [(member, awaited) for member in members if member != site]
 
-    def _compare_models(self, site: int, message: ExchangeRequest, outcome: Outcome) -> str:
-        """Compare members' models once all have asked; return why the exchange fails, if it does.
+    def refuse(self, site: int, message: Unfit) -> Outcome:
+        """End an exchange to which a site that has asked for it has nothing to contribute.
 
-        That models which were alike have parted is said to the members, and nothing fails.
+        Raises:
+            OutOfPlaceMessage: the site has not asked for it.
         """
+        book = self.books.of(site, message.channel)
+        outcome = Outcome()
+        reason = f"{self._name(site)} has {message.why}"
+        answers = book.refuse(site, message.number, reason)
+        self._answering.answer(message.channel, answers, outcome)
+        return outcome
+
+    def compare(self, site: int, message: ModelTold) -> Outcome:
+        """Take in a site's model, and compare the members' once all are here or have asked.
+
+        Raises:
+            OutOfPlaceMessage: it is for an exchange that the site neither asked for nor may ask for
+                next.
+        """
+        book = self.books.of(site, message.channel)
+        if not 0 < message.number <= book.asked(site) + 1:
+            raise OutOfPlaceMessage(
+                f"{self._name(site)} tells of its model for exchange {message.number} after "
+                f"{book.asked(site)}"
+            )
         models = self._models.setdefault(message.channel, Models(self._name))
         models.hear(message.number, site, message.model)
-        book = self.books[message.channel]
-        if not book.is_last_to_ask(site, message.number):
-            return ""
-        unlike = models.compare(message.number)
+        outcome = Outcome()
+        if book.asked(site) >= message.number and models.have_told(message.number, book.members):
+            self._compared(message.channel, message.number, outcome, may_fail=False)
+        return outcome
+
+    def _compared(self, channel: int, number: int, outcome: Outcome, may_fail: bool) -> str:
+        """Compare members' models; return why the exchange fails, if it does.
+
+        That models which were alike have parted is said to the members, and nothing fails; nor does
+        it where the exchange was asked for ahead, as some members may have its result.
+        """
+        models = self._models.get(channel)
+        unlike = None if models is None else models.compare(number)
         if unlike is None:
             return ""
-        if unlike.is_first:
+        if unlike.is_first and may_fail:
             return unlike.reason
-        outcome.say += [(member, ModelsDiffer(unlike.reason)) for member in book.members]
+        members = self.books.members(channel)
+        outcome.say += [(member, ModelsDiffer(unlike.reason)) for member in members]
         return ""
 
     def progress(self, site: int, message: Progress, now_s: float) -> Outcome:

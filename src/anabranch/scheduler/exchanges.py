@@ -76,6 +76,10 @@ class ExchangeBook:
         """The latest exchange any member asked for; 0 before the first, and without members."""
         return max(self._asked.values(), default=0)
 
+    def asked(self, site: int) -> int:
+        """Return the latest exchange that a member has asked for; 0 before the first."""
+        return self._asked[site]
+
     def is_last_to_ask(self, site: int, number: int) -> bool:
         """Return whether all other members have asked for this exchange."""
         return all(asked >= number for each, asked in self._asked.items() if each != site)
@@ -153,6 +157,21 @@ class ExchangeBook:
             return (*self.give_up(number, refusal), *also)
         self._waiting.append((site, number, signature))
         return also or self.grant()
+
+    def refuse(self, site: int, number: int, reason: str) -> tuple[Answer, ...]:
+        """End an exchange that a member has asked for, and can contribute nothing to.
+
+        Raises:
+            OutOfPlaceMessage: it has not asked for it.
+        """
+        if not 0 < number <= self._asked[site]:
+            raise OutOfPlaceMessage(
+                f"site {site} refuses exchange {number} after {self._asked[site]}"
+            )
+        is_waiting = any(each[1] == number for each in self._waiting)
+        if self.knowledge.failure(number) is not None or not (number in self.held or is_waiting):
+            return ()  # it has ended
+        return self.give_up(number, reason)
 
     def gather(
         self,

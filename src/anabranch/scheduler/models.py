@@ -1,13 +1,15 @@
-"""Whether members' models are alike, by checksums that come with requests for exchanges. Pure.
+"""Whether members' models are alike, by checksums that are told beside exchanges. Pure.
 
-A request carries a checksum where its site has found that it is time to compare. The last member to
-ask for an exchange settles the comparison: a checksum that has not come by then is not waited for,
-so that a site which joined, or missed a step, costs a comparison and no false alarm.
+A site tells a checksum ahead of its request for an exchange where it has found that it is time to
+compare. The last member to ask for that exchange settles the comparison: a checksum that has not
+come by then is not waited for, so that a site which joined, or missed a step, costs a comparison
+and no false alarm. Where sites had asked for the exchange ahead of their calls, checksums come
+after the requests, and the comparison is made once all members' are here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from anabranch.net.messages import Model
@@ -41,19 +43,23 @@ class Models:
         self._heard: dict[int, dict[int, Model]] = {}  # by exchange and site
         self._said: set[frozenset[int]] = set()  # sites that were named, each set once
 
-    def hear(self, number: int, site: int, model: Model | None) -> None:
-        """Take in what came with a site's request for an exchange."""
-        if model is not None:
-            self._heard.setdefault(number, {})[site] = model
-            while len(self._heard) > _KEPT:
-                del self._heard[min(self._heard)]
+    def hear(self, number: int, site: int, model: Model) -> None:
+        """Take in what a site has told beside an exchange."""
+        self._heard.setdefault(number, {})[site] = model
+        while len(self._heard) > _KEPT:
+            del self._heard[min(self._heard)]
+
+    def have_told(self, number: int, members: Iterable[int]) -> bool:
+        """Return whether all of these have told their models beside an exchange."""
+        heard = self._heard.get(number, {})
+        return all(member in heard for member in members)
 
     def compare(self, number: int) -> Unlike | None:
-        """Return which models differ, of those that came with requests for this exchange.
+        """Return which models differ, of those that were told beside this exchange.
 
         Each set of sites is named once; models that began unlike, each time.
         """
-        heard = self._heard.pop(number, {})
+        heard = self._heard.get(number, {})
         steps = [model.step for model in heard.values()]
         common = max(steps, key=lambda step: (steps.count(step), step), default=0)
         found = {site: heard[site] for site in sorted(heard) if heard[site].step == common}

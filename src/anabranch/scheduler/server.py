@@ -30,6 +30,7 @@ from anabranch.net.messages import (
     Leave,
     LinkProbed,
     Measured,
+    ModelTold,
     ProceedRequest,
     Progress,
     Ready,
@@ -412,10 +413,14 @@ class Scheduler:
                 if self._pace is not None:
                     self._pace.holds(site, message.samples)
                 self._beginning.take_size(site, message.buffer_elements)
-            case ExchangeRequest() | Unfit() if run.started_s is not None:
+            case ExchangeRequest() if run.started_s is not None:
                 self._survivors.go_on_without_departed(message.channel)
                 if site in run.sessions:
                     self._outcomes.follow(self.channels.request(site, message))
+            case Unfit() if run.started_s is not None:
+                self._outcomes.follow(self.channels.refuse(site, message))
+            case ModelTold() if run.started_s is not None:
+                self._outcomes.follow(self.channels.compare(site, message))
             case Holding():
                 self._outcomes.follow(self.channels.hold(site, message))
             case ExchangeEnded():

@@ -333,6 +333,10 @@ class SiteAgent:
         self._instruments.remember()
         return done
 
+    def ask_ahead(self, terms: Terms, channel: int = 0) -> None:
+        """See :meth:`anabranch.site.collectives.Collectives.ask_ahead`."""
+        self._collectives.ask_ahead(terms, channel)
+
     def is_awaited(self, channel: int = 0) -> bool:
         """See :meth:`anabranch.site.collectives.Collectives.is_awaited`."""
         return self._collectives.is_awaited(channel)

@@ -47,6 +47,7 @@ class Asked:
     signature: Signature
     follows: bool  # asked in the place of the program, which contributes nothing
     granted: asyncio.Future[tuple[Grant, Plan]]
+    unfit: str = ""  # why no member can use what this site would contribute: it fails
 
 
 @dataclass(slots=True)
@@ -68,6 +69,7 @@ class Channel:
     plans: dict[int, Plan] = field(default_factory=dict)  # that came last, by version
     number: int = 0  # of the latest exchange that began here
     asked: int = 0  # the latest exchange that was asked for
+    promised: Signature | None = None  # of the next exchange, before which no other call is made
     awaited: int = 0  # the latest exchange that another member is known to have asked for
     gathered: int = 0  # gatherings begun here
     waiting: dict[int, Asked] = field(default_factory=dict)

@@ -39,6 +39,7 @@ from anabranch.net.messages import (
     Grant,
     Interrupt,
     Model,
+    ModelTold,
     NoMoreRounds,
     Progress,
     Repair,
@@ -64,6 +65,10 @@ from anabranch.site.terms import Op, Terms, Wire
 _REPORTS_A_WINDOW = 16
 
 
+NOT_PROMISED = (
+    "the call before has promised (more=True) that the next call is another exchange of its terms, "
+    "the same op, wire and number of elements; make that one, or do not promise it"
+)
 OTHER_CALL = (
     "the other sites made another call in this place, while this one got the state of training; "
     "make the same calls in the same order at every site"
@@ -237,8 +242,8 @@ class Collectives:
             buffer: what is contributed; holds the result afterwards.
             terms: the same at every member.
             weight: of this site's contribution, > 0.
-            more: whether another exchange of these terms will follow: it is then asked for before
-                this one ends, so that no site waits for its plan.
+            more: whether another exchange of these terms is this site's next call in the channel:
+                it is then asked for before this one ends, so that no site waits for its plan.
             channel: whose exchange it is; 0 for all sites', others as ``subgroup`` returns them.
             calls: whether members that have not asked for it are to know that it has begun, see
                 ``is_awaited``.
@@ -247,7 +252,7 @@ class Collectives:
             model: what the scheduler compares with other members'; None where it is not time.
 
         Raises:
-            ValueError: a buffer or weight that cannot be.
+            ValueError: a buffer or weight that cannot be, or another exchange than was promised.
             RoundsOver: there is no further exchange; the buffer is as it was.
             ExchangeError: the members disagree on what to exchange, and names two of them; or one
                 has left, or nothing to contribute.
@@ -256,17 +261,67 @@ class Collectives:
         if not buffer.elements:
             raise ValueError("the buffer is empty; an exchange without data would wait for no site")
         weight = weight_of(weight)
+        signature = signature_of(terms)
+        self._keep_promise(channel, signature)
         if channel == 0 and not terms.receivers:
-            kept = self._take_kept(signature_of(terms))
+            kept = self._take_kept(signature)
             if kept is not None:
                 done: Round
                 done, result = await asyncio.shield(kept.ended)
                 buffer.write(0, result)
                 return replace(done, was_kept=True)
-        number = self._ask_for_next(channel, terms, calls=calls, unfit=unfit, model=model)
+        if model is not None and not self._over and not self._scheduler.is_over:
+            # Ahead of the request, so that the last member to ask settles the comparison.
+            number = self._channels[channel].number + 1
+            self._scheduler.post(ModelTold(channel, number, model))
+        number = self._ask_for_next(channel, terms, calls=calls)
+        if unfit:
+            self._refuse(channel, number, unfit)
+        state = self._channels[channel]
+        if more:
+            state.promised = signature
         self._gets_state |= self._site in terms.receivers
         self._make_called()  # what others have called for after it
-        return await self._take_part(channel, number, buffer, terms, weight, more)
+        try:
+            return await self._take_part(channel, number, buffer, terms, weight, more)
+        except ExchangeError:
+            if state.asked == number:  # nothing was asked for ahead, and none follows now
+                state.promised = None
+            raise
+
+    def ask_ahead(self, terms: Terms, channel: int = 0) -> None:
+        """Ask for the next exchange, so that it begins at once: it is this site's next call.
+
+        Where this site follows, its next call may be made already, and it does not ask.
+        """
+        if channel == 0 and self._following is not None:
+            return
+        state = self._channels[channel]
+        self._ask(channel, state.number + 1, terms)
+        state.promised = signature_of(terms)
+
+    def _keep_promise(self, channel: int, signature: Signature | None) -> None:
+        """Take note of a call, which is the one that was promised.
+
+        Raises:
+            ValueError: it is not.
+        """
+        state = self._channels[channel]
+        # One that is granted takes room: a large one of other members could wait for it for ever.
+        elsewhere = [each for each in self._channels.values() if each is not state]
+        if state.promised not in (None, signature) or any(each.promised for each in elsewhere):
+            raise ValueError(NOT_PROMISED)
+        state.promised = None
+
+    def _refuse(self, channel: int, number: int, why: str) -> None:
+        """Let an exchange that is asked for fail; it may be granted already, and does not begin."""
+        asked = self._channels[channel].waiting[number]
+        if asked.granted.done():
+            if asked.granted.exception() is not None:
+                return  # it has failed
+            asked.granted = self._loop.create_future()
+        asked.unfit = why
+        self._scheduler.post(Unfit(channel, number, why))
 
     @property
     def has_kept(self) -> bool:
@@ -289,14 +344,12 @@ class Collectives:
         terms: Terms,
         follows: bool = False,
         calls: bool = False,
-        unfit: str = "",
-        model: Model | None = None,
     ) -> int:
         """Ask for the next exchange, unless that has been done; return its number."""
         state = self._channels[channel]
         state.number += 1
         # Also if it has failed: they are counted.
-        self._ask(channel, state.number, terms, follows, calls, unfit, model)
+        self._ask(channel, state.number, terms, follows, calls)
         return state.number
 
     async def _take_part(
@@ -373,8 +426,6 @@ class Collectives:
         terms: Terms,
         follows: bool = False,
         calls: bool = False,
-        unfit: str = "",
-        model: Model | None = None,
     ) -> None:
         """Ask for an exchange, unless that has been done."""
         state = self._channels[channel]
@@ -390,10 +441,8 @@ class Collectives:
             granted.exception()  # it may never be waited for
         elif self._scheduler.is_over:
             self._scheduler.fail_with(granted)
-        elif unfit:
-            self._scheduler.post(Unfit(channel, number, signature, unfit))
         else:
-            self._scheduler.post(ExchangeRequest(channel, number, signature, calls, model))
+            self._scheduler.post(ExchangeRequest(channel, number, signature, calls))
 
     def advanced(self, exchange: Exchange) -> None:
         """Tell the scheduler how far this site is, and ask for the next exchange in time."""
@@ -437,9 +486,11 @@ class Collectives:
             what: what it is gathered for, in words, for a member that makes another call.
 
         Raises:
+            ValueError: an exchange was promised in its place.
             ExchangeError: a member exchanges instead, or has left; names it.
             RunAborted: the run ended early.
         """
+        self._keep_promise(channel, None)
         if channel == 0 and self._following is not None:
             if self._following.has_kept:
                 raise ExchangeError(OTHER_CALL)
@@ -461,9 +512,11 @@ class Collectives:
             holds_state: whether this site has the state of training.
 
         Raises:
+            ValueError: an exchange was promised in its place.
             ExchangeError: a member makes another call instead; names it.
             RunAborted: the run ended early.
         """
+        self._keep_promise(0, None)
         found: Admitted
         kept = self._take_kept(None)
         if kept is not None:
@@ -607,6 +660,10 @@ class Collectives:
         following = self._following if self._gets_state else None
         follows = following is not None and not following.is_in_step
         self._scheduler.post(Standing((*standings,), self.is_new, follows))
+        for channel, state in channels:
+            for number, asked in state.waiting.items():
+                if asked.unfit and not asked.granted.done():
+                    self._scheduler.post(Unfit(channel, number, asked.unfit))
         for (members, name), future in self._subgroups.items():
             if not future.done():
                 self._scheduler.post(SubgroupRequest(members, name))
@@ -671,7 +728,8 @@ class Collectives:
             )
         self._round_trip_s = self._loop.time() - asked.at_s
         plan = self._channels.plan_of(grant.channel, grant.version, grant.plan_json)
-        asked.granted.set_result((grant, plan))
+        if not asked.unfit:  # else its failure is on the way
+            asked.granted.set_result((grant, plan))
 
     def _admitted(self, message: Admitted) -> None:
         """Take note of how far the members are, and of those that are new."""
