@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import torch
 import anabranch
 from anabranch import ExchangeError, Group, ModelAverage, Moved, Outer
 from anabranch.group import _local
+from anabranch.site.agent import SiteAgent
+from anabranch.site.terms import Terms
 
 from ..every import every
 from ..threads import Threads, at_each
@@ -581,3 +584,62 @@ def test_the_example_of_the_docs_runs() -> None:
     one, other = told["models"]
     assert torch.equal(one, other)
     assert (one - 1).abs().max() < 0.01
+
+
+@pytest.mark.parametrize(
+    ("how", "asked_ahead"),
+    [
+        ({"every": 1}, 9),
+        ({"every": 4}, 1),  # the first is of no known size before
+        ({"every": 4, "outer": Outer()}, 1),
+        ({"every": 4, "delay": 2}, 1),
+        ({"every": 4, "delay": 1, "fragments": 2}, 3),
+    ],
+    ids=str,
+)
+def test_an_average_is_asked_for_by_the_step_before(
+    groups: tuple[Group, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    how: dict[str, Any],
+    asked_ahead: int,
+) -> None:
+    asked = []
+    ask = SiteAgent.ask_ahead
+
+    def note(agent: SiteAgent, terms: Terms, channel: int) -> None:
+        asked.append(agent)
+        ask(agent, terms, channel)
+
+    monkeypatch.setattr(SiteAgent, "ask_ahead", note)
+    usual = same([model for model, _ in at_each(groups, lambda group: train(group, 9, **how))])
+    assert not asked
+    models = at_each(groups, lambda group: train(group, 9, **how, more=True))
+    torch.testing.assert_close(same([model for model, _ in models]), usual)
+    assert len(asked) == SITES * asked_ahead
+
+
+def test_other_calls_come_between_averages_but_for_the_step_before_one(
+    groups: tuple[Group, ...],
+) -> None:
+    def run(group: Group) -> list[tuple[int, bool]]:
+        model = parameters()
+        refused: list[tuple[int, bool]] = []
+        average = group.average(model, every=4, more=True)
+        for step in range(1, 13):
+            drift(model, group.rank, step)
+            average.step()
+            for call in (group.barrier, partial(group.admit, {})):
+                try:
+                    call()
+                except ValueError as error:
+                    refused.append((step, "has promised" in str(error)))
+        average.finish()
+        group.barrier()
+        return refused
+
+    assert at_each(groups, run) == [[(7, True)] * 2 + [(11, True)] * 2] * SITES
+
+
+def test_no_average_is_asked_for_ahead_where_models_call_one(groups: tuple[Group, ...]) -> None:
+    with pytest.raises(ValueError, match=r"more: with .* no site knows which step is the last"):
+        groups[0].average(parameters(), every=Moved(by=0.1), more=True)

@@ -10,6 +10,7 @@ every site alike. Buffers that are copied travel beside it, by a broadcast at th
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ class Calls:
         is_called: whether another member has begun the next mean, and called for it.
         is_rounded: whether means are rounded to halves on the way.
         now_s: returns the time by which steps are measured, that of the group's loop.
+        ask_ahead: asks for the next mean, of so many elements, which is the next call of all; None
+            where other calls may come before it.
     """
 
     mean: Callable[[list[Any], list[Any], float, bool], Handle]
@@ -57,6 +60,7 @@ class Calls:
     is_called: Callable[[], bool]
     is_rounded: bool
     now_s: Callable[[], float]
+    ask_ahead: Callable[[int], object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,7 @@ class ModelAverage:
         self._trains = True
         self._finished = 0  # averages, one after the other, in which no site had steps to make
         self._contributed_at = [0] * average.fragments  # steps made then, of each fragment
+        self._exchanged = [0] * average.fragments  # elements then, with what goes beside it
         self._stepped_s = self._calls.now_s()
 
     @property
@@ -165,6 +170,7 @@ class ModelAverage:
             if is_due and not (is_used and self._period.calls):
                 self._begin(self._period.calls)
                 is_used |= self._take_ripe()
+            self._ask_ahead()
             return is_used
         finally:
             self._stepped_s = self._calls.now_s()
@@ -191,6 +197,12 @@ class ModelAverage:
             self._take()
         self._stepped_s = self._calls.now_s()
 
+    def _ask_ahead(self) -> None:
+        """Ask for the average that the next step begins: its answer is here when that is made."""
+        elements = self._exchanged[self._local.next_fragment]
+        if self._calls.ask_ahead is not None and elements and self._local.is_due_next:
+            self._calls.ask_ahead(elements)
+
     def _is_due(self) -> bool:
         if self._period.asks_moved:
             self._tensors.refresh()
@@ -208,7 +220,9 @@ class ModelAverage:
         said = np.concatenate([numbers, _bits(self._how, 4), _bits(base, 8)])
         beside = self._buffers.contribute() if has_buffers else []
         words = self._buffers.words() if has_buffers and self._buffers.has_copied else []
-        handle = self._calls.mean(self._local.begin(), [*beside, said], weight, calls)
+        part, beside = self._local.begin(), [*beside, said]
+        self._exchanged[fragment] = sum(math.prod(each.shape) for each in (*part, *beside))
+        handle = self._calls.mean(part, beside, weight, calls)
         copying = self._calls.copy(words) if words else None
         self._contributed_at[fragment] = steps
         self._flying.append(_Flying(said, fragment, base, handle, copying))

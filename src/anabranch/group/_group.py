@@ -600,6 +600,7 @@ class Group:
         fragments: int = 1,
         weight: float = 1.0,
         wire: Literal["float32", "float16", "bfloat16"] | None = None,
+        more: bool = False,
     ) -> ModelAverage:
         """Let sites make local steps, and average their models every so often.
 
@@ -640,6 +641,10 @@ class Group:
                 in ``every`` steps, which is a multiple of them (Streaming DiLoCo).
             weight: of this site's model, > 0; an attribute of what is returned.
             wire: as for ``all_reduce``.
+            more: no other call of the group, such as :meth:`admit`, comes between the last step but
+                one before an average and that average, of which the former then asks for the
+                latter. Such a call is refused, as for ``all_reduce``. Not with
+                :class:`anabranch.Moved`, where no site knows which step is the last.
 
         Raises:
             ValueError: parameters or another argument that cannot be; says which.
@@ -659,7 +664,7 @@ class Group:
         def mean(part: list[Any], beside: list[Any], weight: float, calls: bool) -> Handle:
             buffer = Tensors([*part, *beside], Op.MEAN)
             unfit = self._unfit(buffer, len(part))  # a mask beside it may have infinities
-            terms = Terms(Op.MEAN, Wire.FLOAT32 if wire is None else WIRES[wire], buffer.elements)
+            terms = Terms(Op.MEAN, travels, buffer.elements)
             return self._begin(buffer, terms, weight, calls=calls, unfit=unfit)
 
         def gather(data: bytes) -> dict[str, bytes]:
@@ -673,6 +678,18 @@ class Group:
 
         if wire is not None and wire not in WIRES:
             raise ValueError(f"wire is {wire!r}, must be one of {', '.join(WIRES)}")
+        travels = Wire.FLOAT32 if wire is None else WIRES[wire]
+
+        def ask_ahead(elements: int) -> None:
+            agent = self._member.for_exchanges().agent
+            terms = Terms(Op.MEAN, travels, elements)
+            self._member.thread.submit(now(partial(agent.ask_ahead, terms, self._channel)))
+
+        how, period = average_of(outer, delay, fragments), period_of(every)
+        if more and (period.calls or period.asks_moved):
+            raise ValueError(
+                f"more: with {period} no site knows which step is the last before an average"
+            )
         made = Calls(
             mean,
             copy=partial(self.broadcast, async_op=True),
@@ -680,9 +697,9 @@ class Group:
             is_called=is_called,
             is_rounded=wire in ("float16", "bfloat16"),
             now_s=self._member.site.now_s,
+            ask_ahead=ask_ahead if more else None,
         )
         self._is_hint_due = False  # models that are averaged become alike, or say that they do not
-        how, period = average_of(outer, delay, fragments), period_of(every)
         if is_module(parameters):
             if buffers is not None:
                 raise ValueError("a model has its buffers; give buffers= beside parameters alone")

@@ -79,6 +79,11 @@ class LocalSteps:
         return self._rule.is_due(Progress(self._since, moved, is_called))
 
     @property
+    def is_due_next(self) -> bool:
+        """Whether an average is due after the next step, where a site's steps alone decide."""
+        return self._rule.is_due(Progress(self._since + 1))
+
+    @property
     def most_elements(self) -> int:
         """How many elements an average exchanges at most, of the model and of what is shared."""
         shared = SHARED_NUMBERS if self._period.shares else 0
