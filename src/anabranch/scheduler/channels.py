@@ -289,7 +289,7 @@ class Channels:
         outcome = Outcome()
         outcome.say.append((site, Subgrouped(channel, members, plans.dumps(book.plan), name)))
         for other, reason in self._subgroups.out_of_order(site):
-            self._answering.answer(other, self.books[other].abandon(reason), outcome)
+            self._answering.give_up(other, self.books[other].abandon(reason), outcome)
         return outcome
 
     # --- members that go, and come
@@ -301,7 +301,7 @@ class Channels:
         reason = accounts.of_absence(site, self._name)
         for channel, book in enumerate(self.books):
             if site in book.members:
-                self._answering.answer(channel, book.leave(site, reason), outcome)
+                self._answering.give_up(channel, book.leave(site, reason), outcome)
         return outcome
 
     def lose(self, sites: Collection[int], plan: Plan) -> Outcome:

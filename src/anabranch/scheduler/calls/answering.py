@@ -66,9 +66,13 @@ class Answering:
                 case Granted():
                     self._granted(channel, answer, outcome)
             failed_any |= isinstance(answer, Disagreement | Mixed | Abandoned)
-        self._settling.forget_all_but(channel, self._books[channel].held)
         if failed_any:
             self.use_room(outcome)
+
+    def give_up(self, channel: int, answers: Iterable[Abandoned], outcome: Outcome) -> None:
+        """Add what follows from calls that cannot end, of which some may have no member to tell."""
+        self.answer(channel, answers, outcome)
+        self._settling.forget_all_but(channel, self._books[channel].held)
 
     def use_room(self, outcome: Outcome) -> None:
         """Grant what waited for an exchange that has ended, on whichever channel."""

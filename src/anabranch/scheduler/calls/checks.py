@@ -22,6 +22,7 @@ from anabranch.net.messages import (
 from anabranch.scheduler.calls.accounts import Name
 from anabranch.site.terms import Op, Wire
 
+_OPS, _WIRES = frozenset(Op), frozenset(Wire)
 _ANSWERS = ExchangeFailed, Settled, Gathered, GatherFailed, Admitted
 
 
@@ -47,8 +48,8 @@ class Checks:
         """
         if (
             signature.elements < 1
-            or signature.op not in list(Op)
-            or signature.wire not in list(Wire)
+            or signature.op not in _OPS
+            or signature.wire not in _WIRES
             or (signature.receivers and not self._may_be_transfer(signature))
         ):
             raise OutOfPlaceMessage(f"{self.name(site)} asks to exchange {signature}")
