@@ -25,6 +25,7 @@ from anabranch.group._local import _complete, _serving
 from anabranch.group._place import Place
 from anabranch.group._thread import LoopThread
 from anabranch.group.log import RunLog
+from anabranch.group.service import Serving
 from anabranch.net.addresses import show
 from anabranch.net.frames import CONTROL_LIMITS
 from anabranch.net.messages import EpochChanged, Join, Message
@@ -1074,6 +1075,27 @@ def test_a_push_of_nan_is_refused_unless_it_is_allowed() -> None:
             group.push(odd)
 
 
+def test_a_worker_to_which_the_last_model_is_not_sent_waits_for_none(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    serving = Serving(last_to="one")
+    service = anabranch.Service(
+        overlay_of(2), awareness=None, deal=ByShare(), pace=Asp(), updates=2, serving=serving
+    )
+    with anabranch.local(service) as groups:
+
+        def run(group: Group) -> float:
+            weights = torch.zeros(3)
+            group.serve([weights], learning_rate=1.0)
+            while group.pull():
+                group.push([torch.ones(3)])
+            return weights[0].item()
+
+        assert -2.0 in at_each(groups, run)
+    (said,) = [each.getMessage() for each in caplog.records]
+    assert "its last model is not sent to this site" in said
+
+
 def die(group: Group) -> None:
     """Be gone without a word, as the end of a process is."""
 
@@ -1083,6 +1105,25 @@ def die(group: Group) -> None:
     group._member.thread.run(cut())
     group._member._closed = True
     group._member.thread.close()
+
+
+def test_who_is_there_changes_with_a_call_that_was_waited_for_and_not_before() -> None:
+    with anabranch.local(3) as groups:
+        stay = groups[:2]
+        values = [np.ones(3, np.float32) for _ in stay]
+        handles = [
+            group.all_reduce(each, async_op=True) for group, each in zip(stay, values, strict=True)
+        ]
+        gathered = [group.begin_gather(b"") for group in stay]
+        die(groups[2])
+        for told in gathered:
+            assert set(told.result(30)) == {"site0", "site1"}
+        for group in stay:
+            assert (group.sites, group.size) == (("site0", "site1", "site2"), 3)
+        for group, handle in zip(stay, handles, strict=True):
+            handle.wait(30)
+            assert (group.sites, group.size) == (("site0", "site1"), 2)
+    assert [group.rank for group in stay] == [0, 1]
 
 
 def test_the_same_memory_twice_is_refused_by_name() -> None:

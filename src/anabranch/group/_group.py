@@ -499,18 +499,18 @@ class Group:
 
         Returns:
             A future of the members' bytes by name, which fails as ``all_gather`` does; what is
-            chained to it runs in the group's thread.
+            chained to it runs in the group's thread. It changes no ``sites``: the next call that is
+            waited for does.
 
         Raises:
             ValueError: there are more bytes.
         """
         if len(data) > MOST_GATHERED_BYTES:
             raise ValueError(_TOO_LARGE.format(len(data), MOST_GATHERED_BYTES))
-        gathering, admissions = self._gather(data, what), self._admissions
+        gathering = self._gather(data, what)
 
         async def gather() -> dict[str, bytes]:
             gathered = await gathering
-            self._are_left(admissions, gathered.members)
             names = [self._names[site] for site in gathered.members]
             return dict(zip(names, gathered.values, strict=True))
 
@@ -807,7 +807,8 @@ class Group:
 
         Returns:
             Whether there is another update to compute; False once the run is over, and then the
-            parameters hold the final model.
+            parameters hold the final model. Where the scheduler sends it to other workers alone
+            (``Serving.last_to``), they hold an earlier one, and a warning says so.
 
         Raises:
             RunAborted: the group has ended; names who or what caused it.
