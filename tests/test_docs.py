@@ -21,6 +21,8 @@ import anabranch
 from anabranch._typed_toml import Table
 from anabranch.run.scenario import check_simulable, loads
 
+from .every import every
+
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
 EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -70,6 +72,22 @@ def test_every_file_named_in_passing_is_there(page: Path) -> None:
     places = (ROOT, ROOT / "src" / "anabranch", page.parent)
     for name in re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|md|toml|json))`", text):
         assert any((place / name).exists() for place in places), name
+
+
+def test_each_cell_of_the_ways_in_is_filled_and_its_test_is_there() -> None:
+    text = (ROOT / "docs" / "ways-in.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    assert len(rows) > 20
+    assert {len(row) for row in rows} == {3}
+    assert every(cell.strip() for row in rows for cell in row)
+    named = re.findall(r"`(tests/\S+\.py)::(\w+)`", text)
+    assert len(named) > 20
+    missing = [
+        f"{path}::{test}"
+        for path, test in named
+        if not re.search(rf"^def {test}\(", (ROOT / path).read_text(), re.MULTILINE)
+    ]
+    assert not missing
 
 
 def test_anchors_are_those_of_github(tmp_path: Path) -> None:

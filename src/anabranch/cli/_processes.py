@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 OnError = typing.Literal["lose", "abort"]
 OnLoss = typing.Literal["complete", "retry", "abort"]
-_UNKNOWN_BPS = 100e6  # taken for every link's rate until it is measured
 _GROUP_ROUTES = {kind: each for kind, each in ROUTES.items() if each is not ForestRoute}
 _PACES = {tag_of(pace): pace for pace in PACES}
 
@@ -63,6 +62,13 @@ def scheduler(
         Path | None, typer.Argument(help="A scenario's file; a group of any sites if not given.")
     ] = None,
     log: Annotated[Path | None, typer.Option(help="The event log to create.")] = None,
+    group: Annotated[
+        Path | None,
+        typer.Option(
+            help="For a group: a TOML file of all its settings, by a scenario's keys, in place of "
+            "the options below that are for a group."
+        ),
+    ] = None,
     overlay: Annotated[
         str | None,
         typer.Option(help="For a group: a built-in overlay or a file; links may lack rates."),
@@ -205,23 +211,35 @@ def scheduler(
         raise typer.BadParameter(
             f"--listen {listen}: with --standby give a port, where sites look for either"
         )
+    if group is not None:
+        said = (scenario, overlay, sites, route, measure, keep_plan, links_bps, pace, model_mb)
+        usual = updates, on_loss, on_error, least_sites, begin_with, silence, stillness
+        if any(said) or usual != (1, "complete", "lose", 2, None, None, STILLNESS_S):
+            raise typer.BadParameter(
+                f"--group {group}: the file says it all; leave the scenario and the options out "
+                "that are for a group"
+            )
     if scenario is None:
-        service = _service(
-            overlay, sites, route, measure, keep_plan, links_bps, pace, updates, model_mb
-        )
-        if on_loss not in typing.get_args(OnLoss):
-            raise typer.BadParameter(f"--on-loss {on_loss}: give complete, retry or abort")
-        if on_error not in typing.get_args(OnError):
-            raise typer.BadParameter(f"--on-error {on_error}: give lose or abort")
-        service = replace(
-            service,
-            on_error=typing.cast("OnError", on_error),
-            on_loss=typing.cast("OnLoss", on_loss),
-            least_sites=least_sites,
-            begin_with=begin_with,
-            silence_s=silence,
-            stillness_s=stillness,
-        )
+        if group is not None:
+            service = _from_file(group)
+            on_loss, begin_with = service.on_loss, service.begin_with
+        else:
+            service = _service(
+                overlay, sites, route, measure, keep_plan, links_bps, pace, updates, model_mb
+            )
+            if on_loss not in typing.get_args(OnLoss):
+                raise typer.BadParameter(f"--on-loss {on_loss}: give complete, retry or abort")
+            if on_error not in typing.get_args(OnError):
+                raise typer.BadParameter(f"--on-error {on_error}: give lose or abort")
+            service = replace(
+                service,
+                on_error=typing.cast("OnError", on_error),
+                on_loss=typing.cast("OnLoss", on_loss),
+                least_sites=least_sites,
+                begin_with=begin_with,
+                silence_s=silence,
+                stillness_s=stillness,
+            )
         if begin_with is not None and on_loss == "abort":
             raise typer.BadParameter("--begin-with is not for a group with --on-loss abort")
         if begin_with is not None and begin_with > service.overlay.size:
@@ -296,6 +314,15 @@ def _tell_of(overlay: Overlay, doubts: Sequence[str], tell: Callable[[Line], Non
         tell(Line("doubt", doubt, "warning"))
 
 
+def _from_file(path: Path) -> Service:
+    from anabranch.group import group_file
+
+    try:
+        return group_file.load(path)
+    except (TomlError, overlays.OverlayError) as error:
+        raise typer.BadParameter(f"--group: {error}") from None
+
+
 def _service(
     overlay: str | None,
     sites: str | None,
@@ -309,6 +336,7 @@ def _service(
 ) -> Service:
     """Return what a group is served with, as options say."""
     from anabranch.group import Service
+    from anabranch.group.group_file import UNKNOWN_BPS, complete
     from anabranch.scheduler.awareness import Passive
     from anabranch.scheduler.deal import ByShare
 
@@ -323,10 +351,10 @@ def _service(
     if links_bps is not None and sites is None:
         raise typer.BadParameter("--links-bps is for --sites; an overlay's links have their rates")
     if sites is not None:
-        network, measure = _complete(sites, links_bps), True
+        network, measure = complete(sites.split(","), links_bps), True
     else:
         assert overlay is not None
-        network = overlays.load(overlay, unknown_rate_bps=_UNKNOWN_BPS if measure else None)
+        network = overlays.load(overlay, unknown_rate_bps=UNKNOWN_BPS if measure else None)
     planner = _value("--route", route or "packed", _GROUP_ROUTES)
     if pace is not None:
         rule = _value("--pace", pace, _PACES)
@@ -366,19 +394,6 @@ def _value(option: str, text: str, known: Mapping[str, type[_T]]) -> _T:
         return converted(table, known[kind], strict=False)
     except TomlError as error:
         raise typer.BadParameter(f"{option} {text}: {error}") from None
-
-
-def _complete(names: str, rate_bps: float | None) -> Overlay:
-    """Return an overlay of these sites, each linked with each; None for rates not known."""
-    sites = tuple(overlays.Site(name.strip()) for name in names.split(","))
-    basis: overlays.Basis = "assumed" if rate_bps is None else "given"
-    links = tuple(
-        overlays.Link(source, target, rate_bps or _UNKNOWN_BPS, basis=basis)
-        for source in range(len(sites))
-        for target in range(len(sites))
-        if source != target
-    )
-    return Overlay("group", sites, links)
 
 
 def _credentials(folder: Path | None, identity: str) -> Credentials | None:

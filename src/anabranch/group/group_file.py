@@ -1,0 +1,164 @@
+"""A group's settings as a TOML file: the tables are those of a scenario, under the same keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import permutations
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta
+from msgspec.structs import replace
+
+from anabranch import overlay as overlays
+from anabranch._text import read_text
+from anabranch._typed_toml import Positive, Seconds, Table, TomlError, decode_toml
+from anabranch.group.service import Service, Serving
+from anabranch.merge import AnyMerge, Mean
+from anabranch.net.silence import STILLNESS_S
+from anabranch.overlay import BUILT_IN, Link, Overlay, Site
+from anabranch.pace import AnyLoad, AnyPace, EqualBatches
+from anabranch.plan import AnyPlanner, Auxiliary, FromFile, Packed
+from anabranch.scheduler.awareness import AnyAwareness, Passive
+from anabranch.scheduler.chunking import LEAST_ELEMENTS
+from anabranch.scheduler.deal import AnyDeal
+from anabranch.scheduler.paced import Serve
+from anabranch.scheduler.stop_rules import StopRules
+
+UNKNOWN_BPS = 100e6
+"""Taken for a link's rate until it is measured."""
+
+
+class Stop(Table, frozen=True, kw_only=True):
+    """When a group ends before its last exchange or update.
+
+    Args:
+        after_s: seconds since it began.
+    """
+
+    after_s: Seconds
+
+
+class GroupFile(Table, frozen=True, kw_only=True):
+    """What a group is served with; see :class:`anabranch.group.service.Service` for each key.
+
+    Args:
+        overlay: a built-in overlay, or a file, from this file's folder.
+        sites: in place of an overlay: names, each linked with each, by links that are measured.
+        route: ``planner`` there.
+        keep_plan: whether rates are facts, so that no link is measured and the first plan stays.
+        serve: which sites compute, and on which model; ``serving.serve`` there.
+        stop: when it ends before its last exchange or update.
+    """
+
+    overlay: str | None = None
+    sites: tuple[str, ...] = ()
+    route: AnyPlanner = Packed()
+    keep_plan: bool = False
+    awareness: AnyAwareness | None = None
+    auxiliary: Auxiliary | None = None
+    deal: AnyDeal | None = None
+    pace: AnyPace | None = None
+    load: AnyLoad = EqualBatches()
+    merge: AnyMerge = Mean()
+    serve: Serve = Serve()
+    updates: Positive = 1
+    batch_size: Annotated[int, Meta(ge=0)] = 0
+    model_elements: Positive | None = None
+    stop: Stop | None = None
+    under_way_bytes: Positive | None = 1 << 30
+    chunk_elements: Positive | None = None
+    least_chunk_elements: Positive = LEAST_ELEMENTS
+    on_loss: Literal["complete", "retry", "abort"] = "complete"
+    on_error: Literal["lose", "abort"] = "lose"
+    least_sites: Positive = 2
+    begin_with: Positive | None = None
+    silence_s: Seconds | None = None
+    stillness_s: Seconds = STILLNESS_S
+    away_s: Seconds = 60.0
+
+    def __post_init__(self) -> None:
+        if (self.overlay is None) == (not self.sites):
+            raise ValueError("overlay: give either that or sites")
+        if self.keep_plan and self.sites:
+            raise ValueError("keep_plan: nothing is known of links between sites; give an overlay")
+        if self.keep_plan and self.awareness is not None:
+            raise ValueError("keep_plan: [awareness] measures links; leave one of them out")
+        if self.pace is None:
+            usual = {"load": EqualBatches(), "merge": Mean(), "serve": Serve(), "updates": 1}
+            for key, value in usual.items():
+                if getattr(self, key) != value:
+                    raise ValueError(f"{key} is of a served model; give a pace, or leave it out")
+
+    def service(self, folder: Path) -> Service:
+        """Return what to serve a group with.
+
+        Args:
+            folder: where paths begin.
+
+        Raises:
+            OverlayError: the overlay cannot be used.
+        """
+        route, awareness = self.route, self.awareness
+        if awareness is None and self.pace is None and not self.keep_plan:
+            awareness = Passive(start="equal" if self.sites else "overlay")
+        if isinstance(route, FromFile):
+            route = replace(route, path=str(Path(folder, route.path).resolve()))
+        return Service(
+            self._network(folder),
+            route,
+            awareness,
+            self.auxiliary,
+            self.deal,
+            self.pace,
+            self.load,
+            self.merge,
+            Serving(self.serve),
+            self.updates,
+            self.batch_size,
+            self.model_elements,
+            StopRules(after_s=None if self.stop is None else self.stop.after_s),
+            self.under_way_bytes,
+            self.chunk_elements,
+            self.least_chunk_elements,
+            self.on_loss,
+            self.on_error,
+            self.least_sites,
+            self.begin_with,
+            self.silence_s,
+            self.stillness_s,
+            self.away_s,
+        )
+
+    def _network(self, folder: Path) -> Overlay:
+        if self.overlay is None:
+            return complete(self.sites, None)
+        source = Path(folder, self.overlay)
+        is_named = self.overlay in BUILT_IN and not source.is_file()
+        return overlays.load(self.overlay if is_named else source)
+
+
+def complete(names: Sequence[str], rate_bps: float | None) -> Overlay:
+    """Return an overlay of these sites, each linked with each; rates are None until measured."""
+    sites = tuple(Site(name.strip()) for name in names)
+    basis: overlays.Basis = "assumed" if rate_bps is None else "given"
+    links = tuple(
+        Link(source, target, rate_bps or UNKNOWN_BPS, basis=basis)
+        for source, target in permutations(range(len(sites)), 2)
+    )
+    return Overlay("group", sites, links)
+
+
+def load(path: Path) -> Service:
+    """Return what a file says that a group is served with.
+
+    Raises:
+        TomlError: names the file, the key, and what to do.
+        OverlayError: the overlay cannot be used.
+    """
+    text = read_text(path, TomlError)
+    try:
+        file = decode_toml(text, GroupFile)
+    except TomlError as error:
+        raise TomlError(f"{path}: {error}") from error.__cause__
+    return file.service(path.parent)

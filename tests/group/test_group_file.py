@@ -1,0 +1,169 @@
+"""A group's file: every key reaches the service, and the examples run as their first lines say."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from anabranch import plan as plans
+from anabranch._typed_toml import TomlError
+from anabranch.group.group_file import GroupFile, load
+from anabranch.record import read_events
+from anabranch.record.events import RunStarted
+
+from ..every import every
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "groups"
+OTHERS: dict[str, Any] = {
+    "overlay": "internet2-9",
+    "route": {"kind": "star"},
+    "keep_plan": True,
+    "awareness": {"kind": "passive", "update_time_s": 2.0},
+    "auxiliary": {},
+    "deal": {"kind": "by-share"},
+    "pace": {"kind": "asp"},
+    "load": {"kind": "tuned", "most": 8},
+    "merge": {"kind": "staleness"},
+    "serve": {"ahead": True},
+    "stop": {"after_s": 3.0},
+    "on_loss": "retry",
+    "on_error": "abort",
+}
+
+
+def read(document: dict[str, Any]) -> Any:
+    return msgspec.convert(document, GroupFile).service(Path())
+
+
+@pytest.mark.parametrize("key", GroupFile.__struct_fields__)
+def test_every_key_changes_what_a_group_is_served_with(key: str) -> None:
+    usual: dict[str, Any] = {"overlay": "aws-8"}
+    if key in ("load", "merge", "serve", "updates"):
+        usual["pace"] = {"kind": "asp"}
+    if key == "sites":
+        changed: dict[str, Any] = {"sites": ["a", "b"]}
+    else:
+        changed = usual | {key: OTHERS.get(key, 3)}
+    assert read(changed) != read(usual)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "overlay: give either that or sites"),
+        ('overlay = "aws-8"\nsites = ["a"]', "overlay: give either that or sites"),
+        ('overlay = "aws-8"\nmarge = {}', "marge: no such key; did you mean 'merge'"),
+        ('overlay = "aws-8"\nupdates = 5', "updates is of a served model; give a pace"),
+        ('sites = ["a", "b"]\nkeep_plan = true', "keep_plan: nothing is known of links"),
+        (
+            'overlay = "aws-8"\nkeep_plan = true\nawareness = {kind = "passive"}',
+            r"keep_plan: \[awareness\] measures links",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_is_refused_by_name(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "group.toml"
+    path.write_text(text)
+    with pytest.raises(TomlError, match=said) as refused:
+        load(path)
+    assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
+def test_an_example_is_read(path: Path) -> None:
+    assert load(path).overlay.size >= 3
+
+
+class Running:
+    """A scheduler of an example's group, and its sites; all end with the test."""
+
+    def __init__(self, file: Path, log: Path) -> None:
+        self.started: list[subprocess.Popen[str]] = []
+        self._environment = {**os.environ, "ANABRANCH_TOKEN": "of an example"}
+        options = ["--group", str(file), "--log", str(log), "--listen", "127.0.0.1:0"]
+        self.scheduler = self._start("-m", "anabranch", "scheduler", *options)
+        assert self.scheduler.stdout is not None
+        self._environment["ANABRANCH_SCHEDULER"] = self.scheduler.stdout.readline().strip()
+
+    def _start(self, *arguments: str, **more: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self._environment | more,
+        )
+        self.started.append(process)
+        return process
+
+    def all_joined(self) -> None:
+        """Wait until the last site has joined."""
+        assert self.scheduler.stderr is not None
+        while "joined" not in (line := self.scheduler.stderr.readline()) or "waits_for" in line:
+            assert line, "the scheduler has ended"
+
+    def site(self, script: Path, name: str, **more: str) -> subprocess.Popen[str]:
+        return self._start(str(script), name, ANABRANCH_SITE=name, **more)
+
+
+@contextmanager
+def running(file: Path, log: Path) -> Iterator[Running]:
+    group = Running(file, log)
+    try:
+        yield group
+    finally:
+        for process in group.started:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_workers_of_a_served_model_are_killed_and_started_again(tmp_path: Path) -> None:
+    script, names = EXAMPLES / "served.py", ("paris", "austin", "tokyo")
+    text = (EXAMPLES / "tuned.toml").read_text()
+    assert text.count("updates = 200 ") == 1
+    file = tmp_path / "tuned.toml"
+    file.write_text(text.replace("updates = 200 ", "updates = 800 "))
+    with running(file, tmp_path / "run.db") as group:
+        *others, killed = (group.site(script, name) for name in names)
+        group.all_joined()
+        time.sleep(1.0)
+        assert killed.poll() is None
+        killed.kill()
+        sites = [*others, group.site(script, names[-1])]
+        said = [each.communicate(timeout=90) for each in sites]
+        assert every(re.search(r"\d+ updates, largest batch \d+, loss", out) for out, _ in said)
+        assert [each.wait(30) for each in (*sites, group.scheduler)] == [0] * 4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_loop_trains_as_netstorm_pro_and_outlives_a_killed_site(tmp_path: Path) -> None:
+    log, script = tmp_path / "run.db", ROOT / "examples" / "deploy" / "train.py"
+    file = EXAMPLES / "netstorm-pro.toml"
+    names = [site.name for site in load(file).overlay.sites]
+    with running(file, log) as group:
+        *others, killed = (group.site(script, name, STEPS="1000") for name in names)
+        group.all_joined()
+        time.sleep(1.0)
+        assert killed.poll() is None
+        killed.kill()
+        sites = [*others, group.site(script, names[-1], STEPS="1000")]
+        said = [each.communicate(timeout=120)[0] for each in sites]
+        assert every(f"{name}: 1000 steps" in out for name, out in zip(names, said, strict=True))
+        assert group.scheduler.wait(30) == 0
+    (started,) = [event for _, event in read_events(log) if isinstance(event, RunStarted)]
+    roots = {tree.root for tree in plans.loads(started.plan_json).trees}
+    assert roots == {*range(len(names))}
