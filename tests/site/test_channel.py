@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from anabranch.net.messages import (
@@ -15,10 +16,10 @@ from anabranch.net.messages import (
     encode,
 )
 from anabranch.overlay import internet2_9
-from anabranch.plan import Plan, star
+from anabranch.plan import Plan, dumps, restrict, star
 from anabranch.sim.loop import run_virtually
 from anabranch.site.call import signature_of
-from anabranch.site.channel import Asked, Channel, Gathering
+from anabranch.site.channel import Asked, Channel, Channels, Gathering
 from anabranch.site.terms import Op, Terms, Wire
 
 PLAN = star(internet2_9())
@@ -78,3 +79,27 @@ def test_interruptions_of_what_was_not_granted_are_forgotten() -> None:
         assert channel.repairs == {1: (repairs[1], PLAN)}
 
     run_virtually(play())
+
+
+def test_a_subgroup_goes_by_its_own_plan_of_the_version_that_all_sites_have() -> None:
+    """What is said of it may come before that plan: until then it goes by that of all sites."""
+    planned: list[Plan] = []
+    channels = Channels(planned.append)
+    channels.begin(PLAN)
+    pair = restrict(PLAN, [0, 1])
+    assert channels.of(1).plan is PLAN
+    assert channels.take(1, dumps(pair)) == channels[1].plan == pair
+    assert (pair.version, channels.plan, planned) == (PLAN.version, PLAN, [])
+
+
+def test_a_plan_that_comes_late_is_kept_and_is_not_the_latest() -> None:
+    planned: list[Plan] = []
+    channels = Channels(planned.append)
+    channels.begin(replace(PLAN, version=3))
+    late = replace(PLAN, version=2)
+    assert channels.plan_of(0, 2, dumps(late)) == late
+    assert channels.plan_of(0, 2, "") == late
+    assert (channels.plan.version, planned) == (3, [])
+    newer = replace(PLAN, version=4)
+    assert channels.plan_of(0, 4, dumps(newer)) == newer
+    assert (channels.plan, planned) == (newer, [newer])
