@@ -614,3 +614,31 @@ def test_who_was_given_up_before_a_restart_or_after_it_is_told_so(before: bool, 
         assert str(refused.value).endswith("join again")
 
     run_virtually(go())
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_what_no_member_can_use_is_said_again_to_the_next_scheduler(is_ahead: bool) -> None:
+    async def main() -> None:
+        group = await Restartable.begin(3)
+        terms = Terms(Op.MEAN, Wire.FLOAT32, 300)
+        if is_ahead:
+            first = [
+                agent.exchange(Flat(powers(0, 300)), terms, more=True) for agent in group.agents
+            ]
+            await asyncio.gather(*first)
+        group.kill_scheduler()
+        buffers = [powers(site, 300) for site in range(3)]
+        calls = [
+            asyncio.create_task(
+                agent.exchange(Flat(buffers[site]), terms, unfit="1 NaN" if site == 1 else "")
+            )
+            for site, agent in enumerate(group.agents)
+        ]
+        await asyncio.sleep(1.0)
+        await group.start_scheduler()
+        said = await asyncio.gather(*calls, return_exceptions=True)
+        assert every(isinstance(each, ExchangeError) and "has 1 NaN" in str(each) for each in said)
+        assert [buffer[0] for buffer in buffers] == [1.0, 2.0, 4.0]
+        await asyncio.gather(*calls_of(group.agents))
+
+    run_virtually(main())
