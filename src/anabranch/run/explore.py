@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from anabranch import plan as plans
 from anabranch.group.async_group import AsyncGroup, Door, Hears, Ports, join
+from anabranch.group.hand_over import Offer
 from anabranch.group.service import Machines, Service
 from anabranch.net.errors import NetError, PeerError
 from anabranch.net.messages import Admitted, Contribution
@@ -33,9 +34,8 @@ from anabranch.scheduler.run import Abandoned
 from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import Deadlock, run_virtually
 from anabranch.sim.network import SimulatedNetwork
-from anabranch.site.agent import SiteAgent, Transport
+from anabranch.site.agent import Transport
 from anabranch.site.arithmetic import Flat
-from anabranch.site.collectives import ExchangeError
 from anabranch.site.control import RoundsOver
 from anabranch.site.terms import Op, Terms, Wire
 
@@ -423,12 +423,12 @@ async def _run(
                     if how_many == len(case.founders):
                         ready.set()
                 else:
-                    first = 1 + await _enter(case, agent, site, life, ended[site], wrong)
+                    first = 1 + await _enter(case, group, site, life, ended[site], wrong)
             except (NetError, RoundsOver):
                 if not life and not case.is_late(site):
                     raise
             else:
-                await _make_calls(case, agent, site, life, first, ended[site])
+                await _make_calls(case, group, life, first, ended[site])
                 with suppress(NetError):
                     await group.leave()
         finally:
@@ -488,38 +488,40 @@ async def _run(
 
 
 async def _make_calls(
-    case: Case, agent: SiteAgent, site: int, life: int, first: int, ended: dict[int, _Ended]
+    case: Case, group: AsyncGroup, life: int, first: int, ended: dict[int, _Ended]
 ) -> None:
     """Make a site's calls from one on, as far as the group goes on with it."""
+    site = group.index
     under_way: list[asyncio.Task[None]] = []
-    handing_on: list[asyncio.Task[None]] = []
     for number in range(first, min(case.leaves_after[site], len(case.calls))):
         call = case.calls[number]
         await asyncio.sleep(case.pauses_s[site][number])
         if call.admits:
             await asyncio.gather(*under_way)
-        task = asyncio.create_task(_call(case, agent, site, life, number, ended, handing_on))
+        task = asyncio.create_task(_call(case, group, life, number, ended))
         under_way.append(task)
         await asyncio.sleep(0)
         if not call.at_once:
             await asyncio.gather(*under_way)
-        if case.come_back and agent.is_over:
+        if case.come_back and group.agent.is_over:
             break  # the others go on without it, and it may come back
     await asyncio.gather(*under_way)
-    await asyncio.gather(*handing_on, return_exceptions=True)
+    await group.has_handed_on()
 
 
 async def _enter(
     case: Case,
-    agent: SiteAgent,
+    group: AsyncGroup,
     site: int,
     life: int,
     ended: dict[int, _Ended],
     wrong: list[str],
 ) -> int:
     """Wait to be let in; return by which call that was, once the state is here."""
-    told = await agent.admit()
-    number, state = await _get_state(case, agent, told)
+    told = await group.agent.admit()
+    found = await _hand_on(case, group, -1, told)
+    assert found is not None, "a site that is new is no holder"
+    number, state = found
     if state.tobytes() != _state(case, number).tobytes():
         wrong.append(f"site {site} got another state by call {number}")
     ended[number] = _Ended((repr(told).encode(),), (), told.members, "", life)
@@ -531,48 +533,15 @@ def _state(case: Case, number: int) -> npt.NDArray[np.float32]:
 
 
 async def _hand_on(
-    case: Case, agent: SiteAgent, number: int, told: Admitted, handing_on: list[asyncio.Task[None]]
-) -> None:
-    """Hand the state to those that have none of it, or get it, as a group does."""
-    if agent.welcome.site not in told.holders:
-        await _get_state(case, agent, told)
-        return
-    found = await _say_number(agent, number, told)
-    transfer = asyncio.create_task(_transfer(agent, _state(case, found), told))
-    if told.follows:  # this site goes on meanwhile
-        handing_on.append(transfer)
-    else:
-        await transfer
-
-
-async def _get_state(
-    case: Case, agent: SiteAgent, told: Admitted
-) -> tuple[int, npt.NDArray[np.float32]]:
-    """Get the state from those that have it; return it, and the number of the call."""
-    found = await _say_number(agent, None, told)
-    buffer = np.zeros_like(_state(case, found))
-    await _transfer(agent, buffer, told)
-    agent.has_state()
-    return found, buffer
-
-
-async def _say_number(agent: SiteAgent, number: int | None, told: Admitted) -> int:
-    """Return the number of the call, which those say that know it."""
-    while True:
-        gathered = await agent.gather(b"" if number is None else b"%d" % number)
-        said = [each for each in gathered.values if each]
-        if said or not set(gathered.members) & set(told.holders):
-            break
-    if not said:
-        raise ExchangeError("no site is left that has the state of training")
-    return int(said[0])
-
-
-async def _transfer(agent: SiteAgent, buffer: npt.NDArray[np.float32], told: Admitted) -> None:
-    one = told.holders[0] if len(told.holders) == 1 and not told.follows else None
-    receivers = told.newcomers if one is None else ()
-    terms = Terms(Op.COPY, Wire.FLOAT32, len(buffer), one, receivers)
-    await agent.round_ended(await agent.exchange(Flat(buffer), terms), None)
+    case: Case, group: AsyncGroup, number: int, told: Admitted
+) -> tuple[int, npt.NDArray[np.float32]] | None:
+    """Hand the state to those that have none of it, or get it and the number of the call."""
+    offer = None
+    if group.index in told.holders:
+        offer = Offer({"number": number, "state": _state(case, number)})
+    handed = await group.hand_over(told, offer)
+    group.agent.has_state()
+    return None if handed.state is None else (handed.state["number"], handed.state["state"])
 
 
 @dataclass(frozen=True)
@@ -605,20 +574,14 @@ class _ManyPlans:
 
 
 async def _call(
-    case: Case,
-    agent: SiteAgent,
-    site: int,
-    life: int,
-    number: int,
-    ended: dict[int, _Ended],
-    handing_on: list[asyncio.Task[None]],
+    case: Case, group: AsyncGroup, life: int, number: int, ended: dict[int, _Ended]
 ) -> None:
-    call = case.calls[number]
+    agent, site, call = group.agent, group.index, case.calls[number]
     try:
         if call.admits:
             told = await agent.admit()
             if told.newcomers:
-                await _hand_on(case, agent, number, told, handing_on)
+                await _hand_on(case, group, number, told)
             agent.has_state()
             ended[number] = _Ended((repr(told).encode(),), (), told.members, "", life)
             return
@@ -628,8 +591,7 @@ async def _call(
             return
         buffer = contribution(case, site, number)
         terms = Terms(call.op, Wire.FLOAT32, call.elements, call.source)
-        done = await agent.exchange(Flat(buffer), terms, _weight(case, site))
-        await agent.round_ended(done, None)
+        done = await group.exchange(Flat(buffer), terms, _weight(case, site))
         ended[number] = _Ended(buffer.copy(), done.contributions, done.members, "", life)
     except NetError as error:
         ended[number] = _Ended(None, (), (), str(error), life)
