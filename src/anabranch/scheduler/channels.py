@@ -124,7 +124,7 @@ class Channels:
         """Hold no further exchange; those under way run to their end.
 
         Where members hear that all hold a result, they hear with it which call of all is the last:
-        the latest, or the next one where nobody waits for that any more.
+        the latest, or the next one where no member waits for that any more.
 
         Args:
             reason: why.

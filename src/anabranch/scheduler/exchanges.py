@@ -52,7 +52,7 @@ class ExchangeBook:
         held: exchanges that have begun, until all members have ended them.
         knowledge: what members have been told.
         last: the last exchange that is held; None where more may follow.
-        has_followers: whether members follow, to whom a result may come before they have asked.
+        has_followers: whether members follow: a result may reach them before they have asked.
     """
 
     def __init__(
