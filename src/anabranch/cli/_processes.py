@@ -484,17 +484,15 @@ def site(
     files = Files(data=data_dir, weights=weights, checkpoints=checkpoints, resume=resume)
     listen = None if outbound_only else (host, port)
     run_site(
-        *(
-            name,
-            address,
-            token_given(),
-            listen,
-            files,
-            threads,
-            stop_with_stdin,
-            advertise,
-            patience,
-        ),
+        name,
+        address,
+        token_given(),
+        listen,
+        files,
+        threads,
+        stop_with_stdin,
+        advertise,
+        patience,
         _credentials(tls, identity_of(name)),
     )
 

@@ -419,7 +419,12 @@ def _run_locally(
         console.print(f"{run.title}, {run.scenario.stop.rounds} rounds")
     with ending_on_interrupt(), LiveRun(run.title, run.log, console) as live:
         run_locally(
-            *(run.path, run.route, run.overlay, run.log, data_dir, live.tick),
+            run.path,
+            run.route,
+            run.overlay,
+            run.log,
+            data_dir,
+            live.tick,
             emulate=emulate,
             seed=run.scenario.seed,
             save_every=save_every,

@@ -350,8 +350,16 @@ def _outcome(trial: Trial, file: Path, log: Path) -> Outcome:
         assert run.pace.iteration_s is not None  # experiments have several iterations
         rounds = min(len(series) for series in run.pace.iterations.values())
         return Outcome(
-            *(trial.labels, file.name, rounds, run.total_s, run.pace.iteration_s, 0),
-            *(run.pace.at_once, run.pace.blocked_s, run.pace.push_s, run.pace.pull_s),
+            trial.labels,
+            file.name,
+            rounds,
+            run.total_s,
+            run.pace.iteration_s,
+            0,
+            run.pace.at_once,
+            run.pace.blocked_s,
+            run.pace.push_s,
+            run.pace.pull_s,
             {
                 trial.overlay.sites[site].name: _worker(series)
                 for site, series in run.pace.iterations.items()

@@ -102,7 +102,9 @@ async def hand_over(
         newcomers = ", ".join(names[site] for site in admitted.newcomers)
         _log.warning(
             "%s: %s did not get the state of training, and this site goes on: %s",
-            *(names[agent.welcome.site], newcomers, error),
+            names[agent.welcome.site],
+            newcomers,
+            error,
             exc_info=offer.error,
         )
         return HandedOver(admitted.members)

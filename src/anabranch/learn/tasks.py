@@ -288,7 +288,11 @@ def _spoken_digits(data_dir: Path | None, download: bool) -> Task:
 def _synthetic_tones() -> Task:
     train, train_labels, held_out, held_out_labels = map(torch.from_numpy, _tones.synthetic_tones())
     return Task(
-        *(_tones.TASK, train[:, None], train_labels, held_out[:, None], held_out_labels),
+        _tones.TASK,
+        train[:, None],
+        train_labels,
+        held_out[:, None],
+        held_out_labels,
         classes=_tones.CLASSES,
     )
 

@@ -933,7 +933,8 @@ def lane_network(
         if (link := overlay.link(site, target)) is not None
     }
     network = TcpNetwork(
-        *(limits, controls),
+        limits,
+        controls,
         least_silence_s=least_silence_s,
         credentials=credentials,
         heartbeat_s=LANE_HEARTBEAT_S,

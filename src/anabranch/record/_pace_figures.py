@@ -127,7 +127,10 @@ def steps(run: RunSummary, trees: Sequence[TreeSpan]) -> go.Figure:
             for each, factor in zip(made, factors, strict=True)
         ]
         dots(
-            *(figure, [each.at_s for each in made], factors, texts),
+            figure,
+            [each.at_s for each in made],
+            factors,
+            texts,
             name=names,
             color=COLOURS[index % len(COLOURS)],
             size=6,

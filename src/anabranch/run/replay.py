@@ -184,8 +184,12 @@ class _Player:
         match event:
             case ProceedAsked():
                 return book.asked(
-                    *(event.site, event.update, event.samples),
-                    *(event.compute_s, event.at_s, event.loss),
+                    event.site,
+                    event.update,
+                    event.samples,
+                    event.compute_s,
+                    event.at_s,
+                    event.loss,
                 )
             case UpdateJudged():
                 return book.judged(event.site, event.update, event.cosine, event.at_s)
@@ -194,7 +198,10 @@ class _Player:
                 norms[min(norms)] = event.squared_norm or 0.0
                 answers = [
                     book.came(
-                        *(server, event.site, event.update, event.at_s),
+                        server,
+                        event.site,
+                        event.update,
+                        event.at_s,
                         None if event.squared_norm is None else norm,
                     )
                     for server, norm in norms.items()

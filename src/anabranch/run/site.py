@@ -359,9 +359,19 @@ async def _ready(
         evaluator = evaluator_of(scenario, group.first_plan, workers)
     weights = files.weights if assigned.learns else None
     return _Site(
-        *(world, group, event_buffer, assigned, keeper, weights, partition, evaluator),
+        world,
+        group,
+        event_buffer,
+        assigned,
+        keeper,
+        weights,
+        partition,
+        evaluator,
         len(workers),
-        *(own_share, scenario.merge.weighs_data, scenario.clients, scenario.seed),
+        own_share,
+        scenario.merge.weighs_data,
+        scenario.clients,
+        scenario.seed,
         steps,
         Attendance(len(names), _window(scenario)),
     )

@@ -166,8 +166,16 @@ def make_work(
                 own, lambda samples: steps(training.samples_held, samples), average, training.spoil
             )
     return Assignment(
-        *(rounds, Wire.FLOAT32, task.batch_size, task.evaluate_every, held, labels),
-        *(work.own_state, steps, training, task.evaluate_every_s is not None),
+        rounds,
+        Wire.FLOAT32,
+        task.batch_size,
+        task.evaluate_every,
+        held,
+        labels,
+        work.own_state,
+        steps,
+        training,
+        task.evaluate_every_s is not None,
     )
 
 

@@ -80,8 +80,15 @@ def run_site(
     try:
         asyncio.run(
             _run(
-                *(name, scheduler, token, files, stop_with_stdin),
-                *(listen, advertise, patience_s, credentials),
+                name,
+                scheduler,
+                token,
+                files,
+                stop_with_stdin,
+                listen,
+                advertise,
+                patience_s,
+                credentials,
             )
         )
     except asyncio.CancelledError:
@@ -168,13 +175,17 @@ class _RealWorld:
             began.add_done_callback(lambda began: self._follow(scripted, began))
         if scenario.shaped:
             return ShapedNetwork(
-                *(self._tcp, self._links, scenario.seed, began),
+                self._tcp,
+                self._links,
+                scenario.seed,
+                began,
                 lambda link: Course(link_factors(scripted, link)),
                 connect_s=wait_s,
             )
         self.strands = strands_of(self._controls)
         return TcpNetwork(
-            *(DATA_LIMITS, self._controls),
+            DATA_LIMITS,
+            self._controls,
             least_silence_s=wait_s,
             stillness_s=wait_s,
             credentials=self._credentials,

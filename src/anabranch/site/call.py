@@ -204,8 +204,13 @@ class Call:
             return None
         grant = self._grant
         return OpenExchange(
-            *(grant.number, signature_of(self._terms), self._place, grant.exchange),
-            *(grant.chunk_elements, self._generation, (grant.exchange, *self._running)),
+            grant.number,
+            signature_of(self._terms),
+            self._place,
+            grant.exchange,
+            grant.chunk_elements,
+            self._generation,
+            (grant.exchange, *self._running),
             grant.followers,
         )
 

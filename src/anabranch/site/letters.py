@@ -199,7 +199,11 @@ class Letters:
         for chunk in sorted(written.chunks):
             begin, end = self._bounds[chunk]
             message = Letter(
-                *(written.number, 0, chunk, (self._site, neighbour), self._terms),
+                written.number,
+                0,
+                chunk,
+                (self._site, neighbour),
+                self._terms,
                 weight=written.shares[chunk],
                 steps=written.steps,
             )
@@ -375,7 +379,11 @@ class Letters:
             self._come[begin:end] += self._arithmetic.values(payload)  # as the neighbour gets it
             self._changed.add(chunk)
         answer = Letter(
-            *(message.exchange, 0, chunk, (self._site, sender), self._terms),
+            message.exchange,
+            0,
+            chunk,
+            (self._site, sender),
+            self._terms,
             weight=weight,
             steps=self.steps,
             is_answer=True,

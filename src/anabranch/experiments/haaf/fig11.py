@@ -29,7 +29,10 @@ def _make(lab: Lab) -> Result:
     outcomes = lab.measure(
         [
             setting.trial(
-                *(lab, haaf(q=q), gini, seed),
+                lab,
+                haaf(q=q),
+                gini,
+                seed,
                 to_target=False,
                 look_s=_LOOK_S,
                 horizon_s=_HORIZON_S,

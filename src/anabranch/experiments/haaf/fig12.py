@@ -16,7 +16,7 @@ _GINI = 0.1  # the paper's
 def _make(lab: Lab) -> Result:
     outcomes = lab.measure(
         [
-            setting.trial(*(lab, SCHEMES["HAAF"], _GINI, seed, alpha, beta), to_target=False)
+            setting.trial(lab, SCHEMES["HAAF"], _GINI, seed, alpha, beta, to_target=False)
             for alpha in _ALPHAS
             for beta in _BETAS
             for seed in setting.seeds(lab, 5)

@@ -21,7 +21,10 @@ def _make(lab: Lab) -> Result:
     outcomes = lab.measure(
         [
             setting.trial(
-                *(lab, scheme, _GINI, seed),
+                lab,
+                scheme,
+                _GINI,
+                seed,
                 workers=workers,
                 server_has_speed=False,
                 sites=workers,
