@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -56,6 +57,27 @@ def test_all_members_see_at_the_same_call_that_it_was_the_last(step_s: float) ->
     assert rounds > 0
     assert reason == "0.3 s are over"
     assert {*totals} == {float(rounds)}
+
+
+def test_a_subgroup_has_a_last_call_of_its_own() -> None:
+    def meet(group: Group) -> tuple[int, int]:
+        alone = together = 0
+        if group.rank < 2:
+            pair = group.subgroup(group.sites[:2])
+            while not pair.is_over:
+                pair.all_reduce(np.ones(3, np.float32))
+                alone += 1
+        while not group.is_over:
+            group.all_reduce(np.ones(3, np.float32))
+            together += 1
+        return alone, together
+
+    service = replace(_service(3), stop=StopRules(after_s=0.3))
+    with anabranch.local(service) as groups, ThreadPoolExecutor(3) as pool:
+        counts = list(pool.map(meet, groups))
+    assert counts[0] == counts[1]
+    assert counts[0][0] > 1
+    assert [together for _, together in counts] == [1, 1, 1]
 
 
 def test_members_that_average_make_as_many_averages_before_the_run_is_over() -> None:

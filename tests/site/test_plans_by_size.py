@@ -13,7 +13,6 @@ import pytest
 from anabranch.cohort import Clients
 from anabranch.group import Service
 from anabranch.group.service import Serving
-from anabranch.merge import Staleness
 from anabranch.overlay import Overlay, random_complete, random_geographic, random_sparse
 from anabranch.pace import Asp
 from anabranch.plan import (
@@ -32,7 +31,6 @@ from anabranch.record import events
 from anabranch.scheduler.awareness import Oracle
 from anabranch.scheduler.deal import ByShare
 from anabranch.scheduler.losses import Planner, Repairs
-from anabranch.scheduler.paced import Serve
 from anabranch.scheduler.stop_rules import StopRules
 from anabranch.sim.loop import run_virtually
 from anabranch.site.agent import Transport
@@ -203,8 +201,6 @@ def test_a_model_s_route_is_planned_for_its_size_where_that_is_given(pace: Asp |
     [
         ({"planner": ForestRoute()}, "planner: a forest"),
         ({"awareness": Oracle()}, "awareness: an oracle"),
-        ({"merge": Staleness()}, "merge: staleness"),
-        ({"serving": Serving(serve=Serve(ahead=True))}, "serving.serve"),
         ({"stop": StopRules(accuracy=0.9)}, "stop.accuracy"),
         ({"serving": Serving(clients=Clients(registered=9))}, "serving.clients"),
     ],

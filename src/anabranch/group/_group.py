@@ -252,9 +252,9 @@ class Group:
     def is_over(self) -> bool:
         """Whether the run has ended in good order, by a rule of the scheduler's or after the last
         update. All members hear it with the same call: the last :meth:`all_reduce` or average
-        that is held, or a :meth:`pull` that returned False.
+        that is held among them, or a :meth:`pull` that returned False.
         """
-        return self._member.is_over
+        return self._member.is_over(self._channel)
 
     @property
     def size(self) -> int:

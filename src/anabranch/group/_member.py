@@ -153,10 +153,11 @@ class Member:
     def limit_rate_bps(self) -> float:
         return plans.limit_rate_bps(self.site.overlay)
 
-    @property
-    def is_over(self) -> bool:
+    def is_over(self, channel: int) -> bool:
         """See :attr:`anabranch.group._group.Group.is_over`."""
-        return self.site.agent.is_refused or (self._served is not None and self._served.is_over)
+        if self._served is not None and self._served.is_over:
+            return True
+        return self.site.agent.holds_no_more(channel)
 
     def check_open(self) -> None:
         if self._closed:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 27
+WIRE_VERSION = 28
 MOST_GATHERED_BYTES = 1 << 20
 """The largest value that a site may have gathered (:class:`Gather`)."""
 MOST_NAME_CHARACTERS = 200  # of a subgroup, and of what a gathering is for
@@ -950,14 +950,17 @@ class Reformed(Message, frozen=True):
 
 
 class NoMoreRounds(Message, frozen=True):
-    """The answer to a request for an exchange that the scheduler decided not to hold.
+    """The answer to a request for an exchange that is not held, nor any after it.
 
     Attributes:
+        number: the exchange's, on its channel.
         reason: why.
+        channel: see :class:`ExchangeRequest`.
     """
 
     number: int
     reason: str = ""
+    channel: int = 0
 
 
 class Stopping(Message, frozen=True):

@@ -123,15 +123,16 @@ class Channels:
     def close(self, reason: str) -> None:
         """Hold no further exchange; those under way run to their end.
 
-        Where members hear that all hold a result, they hear with it which call of all is the last:
-        the latest, or the next one where no member waits for that any more.
+        Where members hear that all hold a result, they hear with it which call is the last of its
+        channel: the latest, or the next one where no member waits for that any more.
 
         Args:
             reason: why.
         """
         lasts = [book.latest for book in self.books]
-        if self._settles and not self._settling.is_open(0, lasts[0]):
-            lasts[0] += 1
+        if self._settles:
+            is_open = self._settling.is_open
+            lasts = [last + (not is_open(channel, last)) for channel, last in enumerate(lasts)]
         self.books.close(reason, lasts)
 
     # --- exchanges
@@ -156,7 +157,7 @@ class Channels:
             refusal = self._compared(message.channel, message.number, outcome, may_fail=True)
         answers = book.request(site, message.number, signature, refusal)
         if answers is None:
-            outcome.say.append((site, self.books.refusal(message.number)))
+            outcome.say.append((site, self.books.refusal(message.channel, message.number)))
             return outcome
         if is_first and is_of_all:
             outcome.say += self.following.asked(site, message.number, signature)

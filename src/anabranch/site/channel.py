@@ -72,6 +72,7 @@ class Channel:
     promised: Signature | None = None  # of the next exchange, before which no other call is made
     awaited: int = 0  # the latest exchange that another member is known to have asked for
     gathered: int = 0  # gatherings begun here
+    over: Exception | None = None  # that no further exchange is held, once it is known
     waiting: dict[int, Asked] = field(default_factory=dict)
     gathering: dict[int, Gathering] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)  # before they were asked for here
@@ -108,6 +109,14 @@ class Channel:
                 f"plan version {version}, which is none of those that came: {sorted(self.plans)}"
             )
         return self.plans[version]
+
+    def refuse(self, number: int, over: Exception) -> None:
+        """Let an exchange that was asked for, and all after it, end by this error."""
+        self.over = over
+        for each, asked in self.waiting.items():
+            if each >= number and not asked.granted.done():
+                asked.granted.set_exception(over)
+                asked.granted.exception()  # it may never be waited for
 
     @property
     def calls_made(self) -> int:

@@ -190,8 +190,6 @@ class Collectives:
         self._channels = Channels(planned)
         self._subgroups: dict[tuple[tuple[int, ...], str], asyncio.Future[int]] = {}
         self._underway: dict[int, _Underway] = {}  # by exchange
-        self._over = False  # no further exchange is held
-        self._why_over = ""
         self._round_trip_s = 0.0  # to the scheduler, as it last was
         self._site = 0
         self._most_kept_bytes = math.inf
@@ -270,7 +268,7 @@ class Collectives:
                 done, result = await asyncio.shield(kept.ended)
                 buffer.write(0, result)
                 return replace(done, was_kept=True)
-        if model is not None and not self._over and not self._scheduler.is_over:
+        if model is not None and not self.is_over(channel) and not self._scheduler.is_over:
             # Ahead of the request, so that the last member to ask settles the comparison.
             number = self._channels[channel].number + 1
             self._scheduler.post(ModelTold(channel, number, model))
@@ -409,8 +407,8 @@ class Collectives:
             state.calls.pop(number, None)
         tree, waited_for = (None, None) if latest is None else latest
         seconds = self._loop.time() - began_s
-        if settled is not None and settled.why_last and channel == 0:
-            self._over, self._why_over = True, settled.why_last
+        if settled is not None and settled.why_last:
+            state.over = RoundsOver(settled.why_last)
         elif more:
             self._ask(channel, number + 1, terms)
         size_bytes = terms.wire.item_bytes * buffer.elements
@@ -436,8 +434,8 @@ class Collectives:
         signature = signature_of(terms)
         now_s = self._loop.time()
         state.waiting[number] = Asked(now_s, state.calls_made, signature, follows, granted)
-        if self._over:
-            granted.set_exception(RoundsOver(self._why_over))
+        if state.over is not None:
+            granted.set_exception(state.over)
             granted.exception()  # it may never be waited for
         elif self._scheduler.is_over:
             self._scheduler.fail_with(granted)
@@ -631,10 +629,9 @@ class Collectives:
         self._scheduler.say(Gather(channel, number, value, admits, heard, what))
         return future
 
-    @property
-    def are_over(self) -> bool:
-        """Whether the scheduler has refused a call, as it holds no further exchange."""
-        return self._over
+    def is_over(self, channel: int) -> bool:
+        """Whether no further exchange is held on a channel, or on that of all sites."""
+        return any(self._channels[each].over is not None for each in {0, channel})
 
     def fail_waiting(self, error: Exception) -> None:
         """Let none wait for an answer of the scheduler's that will not come."""
@@ -699,9 +696,7 @@ class Collectives:
                 is_underway = message.exchange in self._underway
                 state.fail(message, error, is_underway, self._exchanging)
             case NoMoreRounds():
-                self._over = True
-                self._why_over = message.reason
-                self.fail_waiting(RoundsOver(message.reason))
+                self._channels[message.channel].refuse(message.number, RoundsOver(message.reason))
             case Subgrouped():
                 self._channels.of(message.channel).take(plans.loads(message.plan_json))
                 self._subgroups[message.members, message.name].set_result(message.channel)

@@ -175,9 +175,9 @@ class Books:
         for book, last in zip(self._books, lasts, strict=False):
             book.close(last)
 
-    def refusal(self, number: int) -> NoMoreRounds:
+    def refusal(self, channel: int, number: int) -> NoMoreRounds:
         """Return what a site is told that asks for an exchange which is not held."""
-        return NoMoreRounds(number, self._why_closed)
+        return NoMoreRounds(number, self._why_closed, channel)
 
     def why_last(self, channel: int, number: int) -> str:
         """Return why no exchange follows this one on its channel; empty where one may."""

@@ -103,7 +103,7 @@ class Restoring:
                 if exchange.number in settled:
                     outcome.say.append((site, settled[exchange.number]))
                 elif exchange.number not in failed and not book.holds(exchange.number):
-                    outcome.say.append((site, self._books.refusal(exchange.number)))
+                    outcome.say.append((site, self._books.refusal(channel, exchange.number)))
             for gathering in standing.gatherings:
                 for answer in gathered.values():
                     is_let_in = isinstance(answer, Admitted) and site in answer.newcomers
