@@ -195,15 +195,15 @@ class Channels:
                 next.
         """
         book = self.books.of(site, message.channel)
-        if not 0 < message.number <= book.asked(site) + 1:
+        if not 0 < message.number <= book.asked[site] + 1:
             raise OutOfPlaceMessage(
                 f"{self._name(site)} tells of its model for exchange {message.number} after "
-                f"{book.asked(site)}"
+                f"{book.asked[site]}"
             )
         models = self._models.setdefault(message.channel, Models(self._name))
         models.hear(message.number, site, message.model)
         outcome = Outcome()
-        if book.asked(site) >= message.number and models.have_told(message.number, book.members):
+        if book.asked[site] >= message.number and models.have_told(message.number, book.members):
             self._compared(message.channel, message.number, outcome, may_fail=False)
         return outcome
 

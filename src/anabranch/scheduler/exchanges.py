@@ -49,6 +49,7 @@ class ExchangeBook:
     Attributes:
         plans: see above.
         order: the places of members' calls.
+        asked: by member, the latest exchange that it asked for.
         held: exchanges that have begun, until all members have ended them.
         knowledge: what members have been told.
         last: the last exchange that is held; None where more may follow.
@@ -65,7 +66,7 @@ class ExchangeBook:
         self.knowledge = Knowledge(self.members, plans.latest.version, is_known)
         self._counter = counter
         self._gatherings = Gatherings(self.members)
-        self._asked = dict.fromkeys(self.members, 0)  # the latest number each site asked for
+        self.asked = dict.fromkeys(self.members, 0)  # the latest number each site asked for
         self._waiting: deque[tuple[int, int, Signature]] = deque()  # site, number, what
         self.last: int | None = None
         self._settled: frozenset[int] = frozenset()  # before this book was restored
@@ -74,20 +75,16 @@ class ExchangeBook:
     @property
     def latest(self) -> int:
         """The latest exchange any member asked for; 0 before the first, and without members."""
-        return max(self._asked.values(), default=0)
-
-    def asked(self, site: int) -> int:
-        """Return the latest exchange that a member has asked for; 0 before the first."""
-        return self._asked[site]
+        return max(self.asked.values(), default=0)
 
     def is_last_to_ask(self, site: int, number: int) -> bool:
         """Return whether all other members have asked for this exchange."""
-        return all(asked >= number for each, asked in self._asked.items() if each != site)
+        return all(asked >= number for each, asked in self.asked.items() if each != site)
 
     @property
     def is_level(self) -> bool:
         """Whether all members have made the same calls."""
-        has_asked_alike = len({*self._asked.values()}) == 1
+        has_asked_alike = len({*self.asked.values()}) == 1
         return has_asked_alike and self._gatherings.is_level and self.order.is_level
 
     # --- plans
@@ -101,11 +98,7 @@ class ExchangeBook:
     def unplanned(self) -> set[int]:
         """The elements of buffers whose exchanges wait until they are planned for."""
         waiting = (each for each in self._waiting if each[1] not in self.held)
-        return {what.elements for *_, what in waiting if self._plan_of(what) is None}
-
-    def _plan_of(self, signature: Signature) -> Plan | None:
-        """Return the plan for a buffer; what hands the state on is moved by plans of its own."""
-        return self.plans.latest if signature.receivers else self.plans.of(signature.elements)
+        return {what.elements for *_, what in waiting if self.plans.for_exchange(what) is None}
 
     # --- the last exchange
 
@@ -136,16 +129,16 @@ class ExchangeBook:
         Raises:
             OutOfPlaceMessage: the site is no member, or does not ask for the one after its last.
         """
-        if site not in self._asked:
+        if site not in self.asked:
             raise OutOfPlaceMessage(f"site {site} asks for an exchange of members {self.members}")
-        if number != self._asked[site] + 1:
+        if number != self.asked[site] + 1:
             raise OutOfPlaceMessage(
-                f"site {site} asks for exchange {number} after {self._asked[site]}"
+                f"site {site} asks for exchange {number} after {self.asked[site]}"
             )
         if not self.holds(number):
             return None
         also = self._count(Made(site, Kind.EXCHANGE, signature))
-        self._asked[site] = number
+        self.asked[site] = number
         failed, limit = self.knowledge.failure(number), self.order.limit
         if failed is not None:
             if site in failed.told:
@@ -164,9 +157,9 @@ class ExchangeBook:
         Raises:
             OutOfPlaceMessage: it has not asked for it.
         """
-        if not 0 < number <= self._asked[site]:
+        if not 0 < number <= self.asked[site]:
             raise OutOfPlaceMessage(
-                f"site {site} refuses exchange {number} after {self._asked[site]}"
+                f"site {site} refuses exchange {number} after {self.asked[site]}"
             )
         is_waiting = any(each[1] == number for each in self._waiting)
         if self.knowledge.failure(number) is not None or not (number in self.held or is_waiting):
@@ -200,7 +193,7 @@ class ExchangeBook:
 
     def _count(self, made: Made) -> tuple[Mixed, ...]:
         """Count a site's call; return what is wrong with its kind."""
-        before = self._asked[made.site], self._gatherings.latest(made.site)
+        before = self.asked[made.site], self._gatherings.latest(made.site)
         mixed = self.order.count(made, before)
         return () if mixed is None else (mixed,)
 
@@ -227,7 +220,7 @@ class ExchangeBook:
             for site, number, signature in waiting:
                 if self.knowledge.failure(number) is not None:
                     continue
-                if number not in self.held and number <= min(self._asked.values()):
+                if number not in self.held and number <= min(self.asked.values()):
                     # Nothing has begun: compare all before any buffer is overwritten.
                     of_all = [(who, what) for who, which, what in waiting if which == number]
                     odd = [(who, what) for who, what in of_all if what != signature]
@@ -247,12 +240,12 @@ class ExchangeBook:
     def _begin(self, site: int, number: int, signature: Signature) -> bool:
         # One that all members wait for can end by itself, whatever the others do. Where only one
         # contributes, the others' buffers are overwritten before a late one can disagree.
-        have_all_asked = number <= min(self._asked.values())
+        have_all_asked = number <= min(self.asked.values())
         all_contribute = signature.source is None and not signature.receivers
         may_begin = all_contribute and self._counter.has_room(signature, self.has_followers)
         if not may_begin and not have_all_asked:
             return False
-        plan = self._plan_of(signature)
+        plan = self.plans.for_exchange(signature)
         if plan is None:
             return False
         self.held.begin(site, number, signature, plan)
@@ -275,7 +268,7 @@ class ExchangeBook:
 
     def leave(self, site: int, reason: str) -> tuple[Abandoned, ...]:
         """Take note that a member makes no further call."""
-        limit = Limit(self._asked[site], self._gatherings.latest(site), reason)
+        limit = Limit(self.asked[site], self._gatherings.latest(site), reason)
         return self._abandon(limit, self.order.made(site))
 
     def abandon_mixed(self, mixed: Mixed, reason: str) -> tuple[Abandoned, ...]:
@@ -284,7 +277,7 @@ class ExchangeBook:
 
     def abandon(self, reason: str) -> tuple[Abandoned, ...]:
         """Give up all calls that not every member has made."""
-        asked = min(self._asked.values(), default=0)
+        asked = min(self.asked.values(), default=0)
         return self._abandon(Limit(asked, self._gatherings.lowest, reason), self.order.lowest)
 
     def _abandon(self, limit: Limit, last_call: int) -> tuple[Abandoned, ...]:
@@ -317,7 +310,7 @@ class ExchangeBook:
         """Go on without some members, all at once; return what follows for the others."""
         self.members = tuple(member for member in self.members if member not in sites)
         for site in sites:
-            del self._asked[site]
+            del self.asked[site]
         self.knowledge.lose(sites)
         self._waiting = deque(each for each in self._waiting if each[0] not in sites)
         self.order.lose(sites)
@@ -333,8 +326,8 @@ class ExchangeBook:
             plan, elements: see :meth:`anabranch.scheduler.plans_by_size.PlansBySize.replace`.
         """
         self.plans.replace(plan, elements)
-        self._asked |= dict.fromkeys(sites, self.latest)
-        self.members = tuple(sorted(self._asked))
+        self.asked |= dict.fromkeys(sites, self.latest)
+        self.members = tuple(sorted(self.asked))
         self.order.admit(sites)
         self._gatherings.admit(sites, self.members)
         self.knowledge.admit(self.members, plan.version)
@@ -356,11 +349,11 @@ class ExchangeBook:
         """
         self._settled = frozenset(settled)
         least = min((each.asked for each in standings.values()), default=0)
-        self._asked |= dict.fromkeys(self.members, least)
+        self.asked |= dict.fromkeys(self.members, least)
         mixed = self.order.restore(standings)
         answers: list[Answer] = []
         for site, each in standings.items():
-            self._asked[site] = each.asked
+            self.asked[site] = each.asked
             self.knowledge.restore(site, each.version)
             for said in each.exchanges:
                 number = said.number

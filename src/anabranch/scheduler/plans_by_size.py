@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from anabranch import plan as plans
+from anabranch.net.messages import Signature
 from anabranch.plan import Plan
 
 
@@ -53,6 +54,10 @@ class PlansBySize:
     def of(self, elements: int) -> Plan | None:
         """Return the plan for buffers of this size; None where there is none yet."""
         return self._orders.get(order_of(elements)) if self._by_size else self.latest
+
+    def for_exchange(self, signature: Signature) -> Plan | None:
+        """Return the plan for an exchange; what hands the state on is moved by plans of its own."""
+        return self.latest if signature.receivers else self.of(signature.elements)
 
     def replace(self, plan: Plan, elements: int) -> None:
         """Forget the other plans, as the network is another.
