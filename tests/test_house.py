@@ -69,6 +69,26 @@ NO_CLIENTS = {"cli", "cohort", "emulate", "experiments", "run", "scheduler", "si
 SERVING_NAMES = {"Service", "local", "spawn"}
 
 
+def test_a_class_that_is_large_says_why_it_is_one() -> None:
+    silent, told = [], 0
+    for file in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(node, ast.ClassDef):
+                continue
+            methods = [
+                each
+                for each in node.body
+                if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+            ]
+            lines = (node.end_lineno or node.lineno) - node.lineno
+            if lines > 500 or len(methods) > 25:
+                says = "It is one class since" in " ".join((ast.get_docstring(node) or "").split())
+                silent += [] if says else [f"{file.relative_to(SOURCE)}: {node.name}"]
+                told += says
+    assert silent == []
+    assert told > 5
+
+
 def test_no_file_of_a_site_imports_the_scheduler() -> None:
     """Wherever in the file the import stands: one in a function is loaded by its first call."""
     for room in sorted(CLIENT_ROOMS):

@@ -171,6 +171,9 @@ class Handle:
 class Group:
     """Sites that exchange with one another; :func:`join` makes one.
 
+    It is one class since it is the whole of a group's interface: each method is a call of a
+    program's, and what it does is in the group's core or in a file of its own.
+
     All members call the same exchanges in the same order; several may be under way at once. Calls
     may come from any thread, one at a time. While a site computes, its part in the others'
     exchanges goes on in a thread of its own.

@@ -61,6 +61,8 @@ _Base: Any = dist.ProcessGroup  # its overloads are wider than what torch.distri
 class AnabranchProcessGroup(_Base):  # type: ignore[misc]
     """A process group each of whose ranks is a site.
 
+    It is one class since torch.distributed finds every collective of a backend on one.
+
     A rank or link that is lost: links are gone round where others lead to the same ranks; a lost
     rank ends the group, by name, at all others, as torchrun expects, which starts all again.
 

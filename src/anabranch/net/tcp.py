@@ -309,7 +309,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
     """One end of a connection; see :class:`anabranch.net.network.Connection`.
 
     It reads, opens and ends; what leaves is an :class:`_Outflow`'s, and whether the other end lives
-    a :class:`Liveness`'s. Its methods are those of two interfaces, asyncio's and ours.
+    a :class:`Liveness`'s. It is one class since asyncio and our own interface ask it for methods.
     """
 
     def __init__(

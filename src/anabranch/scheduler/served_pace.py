@@ -41,6 +41,8 @@ _MOST_SAMPLES = 1 << 50  # that a site may say it holds
 class ServedPace:
     """Tells workers when to proceed, and servers what becomes part of the model.
 
+    It is one class since every method hears one message, or acts on what the book decided.
+
     Args:
         run: whose sites.
         book: decides who may proceed.

@@ -196,6 +196,8 @@ class _Resource(Generic[T]):
 class Fluid(Generic[T]):
     """Resources and the flows on them.
 
+    It is one class since flows and resources change together, within one settling.
+
     Time is handed in and never goes back. At each instant: :meth:`finish`, to learn which flows
     are done; then any of :meth:`start`, :meth:`cancel` and :meth:`set_capacity`; then
     :meth:`settle`, once, which brings all of it into force. :attr:`next_s` tells when to come back.

@@ -169,6 +169,9 @@ def _settle(future: asyncio.Future[None], error: Exception | None = None) -> Non
 class SimulatedNetwork:
     """The links between the sites of an overlay, and a control network beside them.
 
+    It is one class since each fault it plays (a death, a sleep, a cut, a silence) acts on the same
+    ends and flows.
+
     Args:
         loop: whose time it lives in.
         overlay: sites and links; rate traces count from ``begin``.

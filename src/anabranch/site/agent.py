@@ -119,6 +119,9 @@ class Gossips:
 class SiteAgent:
     """One site's side of a run.
 
+    It is one class since it is where a site's parts meet: most methods hand a call or a message to
+    the part that it is for.
+
     Args:
         control: the network to the scheduler.
         data: the network on which other sites reach this one.

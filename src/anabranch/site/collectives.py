@@ -5,9 +5,7 @@ let further members in. The scheduler says under which plan an exchange runs, wh
 something is lost, and when it has ended everywhere.
 
 What belongs to one channel is in `channel`, to one exchange in `call`, to a site that follows in
-`following`. `Collectives` is longer than most classes nevertheless: the program's calls, those that
-are made in its place while it follows, and the scheduler's answers are counted in one order, and
-each of the three may begin the next call.
+`following`.
 """
 
 from __future__ import annotations
@@ -173,6 +171,9 @@ def is_time_to_report(held: int, told: int, dealt: int, window: int) -> bool:
 
 class Collectives:
     """One site's side of the calls that it makes with others.
+
+    It is one class since the program's calls, those made in its place while it follows, and the
+    scheduler's answers are counted in one order, and each of the three may begin the next call.
 
     Args:
         scheduler: what the site says to it and hears from it.

@@ -125,6 +125,8 @@ class RoundsOver(Exception):
 class Control:
     """What a site says to the scheduler and hears from it.
 
+    It is one class since a conversation has one state, whichever connection it goes over.
+
     Args:
         network: leads to the scheduler.
         token: the run's shared secret.

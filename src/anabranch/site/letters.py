@@ -80,6 +80,8 @@ class _Coming:
 class Letters:
     """One site's letters, and what has come of others' since it used them last.
 
+    It is one class since what is sent, what has come and the model are one sum, which is kept.
+
     Memory beside the model: what has come, as large as the model; and a copy of it for each time it
     was sent and has not come everywhere yet.
 

@@ -48,6 +48,8 @@ Own = tuple[int, Buffer, float]  # an update's number, its elements and its weig
 class Served:
     """One site's part in push and pull.
 
+    It is one class since updates and models pass the same chunks in the same epochs.
+
     Args:
         site: this site.
         plan: the one plan that everything travels along.
