@@ -151,6 +151,20 @@ def test_models_are_compared_beside_a_call_that_was_promised(
     assert every("the model of site 2 (s2) is no more that of site 0 (s0)" in each for each in said)
 
 
+def test_a_site_that_promises_a_call_and_leaves_fails_it_by_name_and_the_others_go_on() -> None:
+    """The scheduler takes the call for made, and the others would wait for ever."""
+
+    async def program(group: AsyncGroup) -> float:
+        mean = await exchange(group, more=True)
+        if group.index == 2:
+            return mean
+        with pytest.raises(ExchangeError, match=r"site 2 \(s2\) has left, and not made the call"):
+            await exchange(group)
+        return await exchange(group)
+
+    assert alike(3, program) == [0.5, 0.5, 1.0]
+
+
 def test_a_group_whose_sites_promise_one_more_and_leave_ends_in_good_order() -> None:
     async def program(group: AsyncGroup) -> float:
         return await exchange(group, more=True)

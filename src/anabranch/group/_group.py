@@ -326,9 +326,10 @@ class Group:
             more: this site's next call is an all-reduce of the same op, wire and number of
                 elements, of this group. It is asked for before this one ends, and need not wait for
                 a word from the scheduler. Any other call of the group, or of one of other members,
-                is refused until then; :meth:`report_loss` and :meth:`close` are not. It changes no
-                result. (From the first mean of gradients up to the comparison of models before the
-                first step, calls are not asked for ahead.)
+                is refused until then; :meth:`report_loss` and :meth:`close` are not. A site that
+                leaves instead fails that call at the others, by its name. It changes no result.
+                (From the first mean of gradients up to the comparison of models before the first
+                step, calls are not asked for ahead.)
 
         Raises:
             ValueError: tensors, a weight or a name that cannot be, and says which; or the call

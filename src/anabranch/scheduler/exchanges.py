@@ -157,6 +157,8 @@ class ExchangeBook:
         Raises:
             OutOfPlaceMessage: it has not asked for it.
         """
+        if not self.holds(number):
+            return ()
         if not 0 < number <= self.asked[site]:
             raise OutOfPlaceMessage(
                 f"site {site} refuses exchange {number} after {self.asked[site]}"

@@ -67,6 +67,7 @@ NOT_PROMISED = (
     "the call before has promised (more=True) that the next call is another exchange of its terms, "
     "the same op, wire and number of elements; make that one, or do not promise it"
 )
+PROMISED_AND_LEFT = "left, and not made the call that it had asked for ahead"
 OTHER_CALL = (
     "the other sites made another call in this place, while this one got the state of training; "
     "make the same calls in the same order at every site"
@@ -596,9 +597,15 @@ class Collectives:
             self._scheduler.post(said)
 
     async def finish(self) -> None:
-        """Make no further call in the program's place, and wait for those that go on."""
+        """Make no further call: wait for those that go on, and take back what was promised."""
         self._following = None
         await asyncio.gather(*self._made, return_exceptions=True)
+        if self._scheduler.is_over:
+            return
+        for channel, state in self._channels.items():
+            # Others may make that call, and would wait for this site.
+            if state.asked > state.number and not self.is_over(channel):
+                self._scheduler.post(Unfit(channel, state.asked, PROMISED_AND_LEFT))
 
     def close(self) -> None:
         """Give up what goes on in the program's place."""
