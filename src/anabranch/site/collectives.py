@@ -605,7 +605,7 @@ class Collectives:
         for channel, state in self._channels.items():
             # Others may make that call, and would wait for this site.
             if state.asked > state.number and not self.is_over(channel):
-                self._scheduler.post(Unfit(channel, state.asked, PROMISED_AND_LEFT))
+                self._refuse(channel, state.asked, PROMISED_AND_LEFT)
 
     def close(self) -> None:
         """Give up what goes on in the program's place."""
