@@ -642,3 +642,20 @@ def test_what_no_member_can_use_is_said_again_to_the_next_scheduler(is_ahead: bo
         await asyncio.gather(*calls_of(group.agents))
 
     run_virtually(main())
+
+
+@virtually
+async def test_a_promise_that_is_taken_back_while_it_is_away_is_known_after_a_restart() -> None:
+    group = await Restartable.begin(3)
+    terms = Terms(Op.MEAN, Wire.FLOAT32, 300)
+    first = [agent.exchange(Flat(powers(0, 300)), terms, more=True) for agent in group.agents]
+    await asyncio.gather(*first)
+    group.kill_scheduler()
+    leaving = asyncio.create_task(group.agents[2].leave())
+    await asyncio.sleep(1.0)
+    await group.start_scheduler()
+    calls = calls_of(group.agents[:2])
+    said = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 600.0)
+    assert every(isinstance(each, ExchangeError) and "has left" in str(each) for each in said)
+    await asyncio.gather(*calls_of(group.agents[:2]))
+    leaving.cancel()
