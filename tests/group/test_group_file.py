@@ -49,7 +49,7 @@ def read(document: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("key", GroupFile.__struct_fields__)
 def test_every_key_changes_what_a_group_is_served_with(key: str) -> None:
     usual: dict[str, Any] = {"overlay": "aws-8"}
-    if key in ("load", "merge", "serve", "updates"):
+    if key in ("load", "merge", "serve", "updates", "batch_size"):
         usual["pace"] = {"kind": "asp"}
     if key == "sites":
         changed: dict[str, Any] = {"sites": ["a", "b"]}
@@ -65,6 +65,7 @@ def test_every_key_changes_what_a_group_is_served_with(key: str) -> None:
         ('overlay = "aws-8"\nsites = ["a"]', "overlay: give either that or sites"),
         ('overlay = "aws-8"\nmarge = {}', "marge: no such key; did you mean 'merge'"),
         ('overlay = "aws-8"\nupdates = 5', "updates is of a served model; give a pace"),
+        ('overlay = "aws-8"\nbatch_size = 5', "batch_size is of a served model; give a pace"),
         ('sites = ["a", "b"]\nkeep_plan = true', "keep_plan: nothing is known of links"),
         (
             'overlay = "aws-8"\nkeep_plan = true\nawareness = {kind = "passive"}',

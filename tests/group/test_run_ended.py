@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import anabranch
 from anabranch import Group
 from anabranch.group._local import _service
+from anabranch.learn.averaging import Outer
 from anabranch.scheduler.stop_rules import StopRules
 
 from ..every import every
@@ -59,6 +63,68 @@ def test_all_members_see_at_the_same_call_that_it_was_the_last(step_s: float) ->
     assert {*totals} == {float(rounds)}
 
 
+def run(live: Callable[[Group], Any], members: int = 3) -> list[Any]:
+    """Let members of a group whose rule ends it live; return what each comes to."""
+    service = replace(_service(members), stop=StopRules(after_s=0.3))
+    with anabranch.local(service) as groups, ThreadPoolExecutor(members) as pool:
+        return list(pool.map(live, groups))
+
+
+def test_several_calls_under_way_at_the_end_have_a_result_or_say_that_it_is_over() -> None:
+    def live(group: Group) -> tuple[int, int]:
+        held = refused = 0
+        while not group.is_over:
+            handles = [group.all_reduce(np.ones(3, np.float32), async_op=True) for _ in range(9)]
+            for handle in handles:
+                try:
+                    handle.wait()
+                    held += 1
+                except anabranch.RunEnded:
+                    refused += 1
+        return held, refused
+
+    for _ in range(3):
+        counts = run(live)
+        assert counts[0] == counts[1] == counts[2]
+        assert counts[0][0] > 9
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"delay": 3}, {"outer": Outer()}], ids=["plain", "delay", "outer"]
+)
+def test_models_are_alike_once_the_last_average_is_used(how: dict[str, Any]) -> None:
+    def live(group: Group) -> tuple[int, list[float]]:
+        model, steps = torch.zeros(5), 0
+        averaging = group.average([model], every=4, **how)
+        while not group.is_over:
+            model += group.rank
+            averaging.step()
+            steps += 1
+        averaging.finish()
+        return steps, model.tolist()
+
+    found = run(live)
+    assert len({steps for steps, _ in found}) == 1
+    if not how.get("delay"):  # steps made while the last average was on its way are each site's own
+        assert found[0] == found[1] == found[2]
+
+
+def test_a_block_of_local_steps_may_end_with_the_run() -> None:
+    def live(group: Group) -> list[float]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with anabranch.LocalSGD(model, optimizer, group, every=3):
+            while not group.is_over:
+                optimizer.zero_grad()
+                model(torch.full((4, 2), float(group.rank))).sum().backward()
+                optimizer.step()
+        return model.weight.detach().flatten().tolist()
+
+    found = run(live)
+    assert found[0] == found[1] == found[2]
+
+
 def test_a_subgroup_has_a_last_call_of_its_own() -> None:
     def meet(group: Group) -> tuple[int, int]:
         alone = together = 0
@@ -85,8 +151,6 @@ def test_members_that_average_make_as_many_averages_before_the_run_is_over() -> 
     models: list[list[float]] = []
 
     def average(group: Group) -> None:
-        import torch
-
         model = torch.zeros(5)
         averaging = group.average([model], every=2)
         while not group.is_over:

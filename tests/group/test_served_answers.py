@@ -121,6 +121,19 @@ def test_a_rule_that_weighs_by_losses_asks_for_them() -> None:
     assert 0.0 < fair[0][0] < 1.0  # no update weighs as much as without the rule
 
 
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), "a", 10**400])
+def test_a_loss_that_is_none_is_refused_and_the_update_can_be_pushed_yet(loss: Any) -> None:
+    def work(group: Group, parameter: torch.Tensor) -> list[float]:
+        while group.pull():
+            with pytest.raises(ValueError, match=r"loss is .*, must be a finite number"):
+                group.push([torch.ones(2)], loss=loss)
+            group.push([torch.ones(2)], loss=1.0)
+        return parameter.tolist()
+
+    found = served(work, pace=FedAvg(), merge=Fairness(q=1.0, lipschitz=1.0))
+    assert found[0] == found[1] == found[2]
+
+
 def test_a_site_may_serve_and_compute_nothing() -> None:
     def work(group: Group, parameter: torch.Tensor) -> int:
         updates = 0
@@ -159,7 +172,17 @@ def test_a_worker_computes_its_next_update_while_its_last_is_under_way() -> None
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"merge": Median()}, "merge and serving.serve are of a served model; give a pace"),
+        ({"merge": Median()}, "load, merge and serving.serve are of a served model; give a pace"),
+        ({"load": TunedBatches(most=9)}, "load, merge and serving.serve are of a served model"),
+        (
+            {"pace": FedAvg(), "serving": Serving(Serve(only=("zz",)))},
+            r"serve\.only: there is no site 'zz'; the sites are ",
+        ),
+        (
+            {"pace": FedAvg(), "serving": Serving(Serve(only=tuple(NAMES)))},
+            r"serve\.only: it names all sites, so none computes",
+        ),
+        ({"least_sites": 5}, "least_sites is 5, and there are 3 sites"),
         ({"pace": Bsp(), "merge": Median()}, 'pace.kind = "bsp" adds them up on their way'),
         ({"pace": Asp(), "merge": Median()}, 'pace.kind = "asp" has one in each'),
         (

@@ -240,11 +240,12 @@ def scheduler(
                 silence_s=silence,
                 stillness_s=stillness,
             )
+        asked = "--begin-with" if group is None else f"--group {group}: begin_with"
         if begin_with is not None and on_loss == "abort":
-            raise typer.BadParameter("--begin-with is not for a group with --on-loss abort")
+            raise typer.BadParameter(f"{asked} is not for a group that a loss ends (abort)")
         if begin_with is not None and begin_with > service.overlay.size:
             raise typer.BadParameter(
-                f"--begin-with {begin_with}: the overlay has {service.overlay.size} sites"
+                f"{asked} {begin_with}: the overlay has {service.overlay.size} sites"
             )
         if journal is not None and not service.repairs:
             raise typer.BadParameter("--journal is not for a group with --on-loss abort or --pace")

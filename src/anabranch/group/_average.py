@@ -26,7 +26,7 @@ from anabranch.group._tensors import Tensors
 from anabranch.learn.averaging import Average, Floats, Outer
 from anabranch.learn.local_steps import LocalSteps, check
 from anabranch.period import AnyPeriod, Every
-from anabranch.site.collectives import ExchangeError
+from anabranch.site.collectives import ExchangeError, RunEnded
 from anabranch.site.reduction import weight_of
 from anabranch.site.terms import Wire
 
@@ -50,6 +50,7 @@ class Calls:
         is_called: whether another member has begun the next mean, and called for it.
         is_rounded: whether means are rounded to halves on the way.
         now_s: returns the time by which steps are measured, that of the group's loop.
+        is_over: whether the run is over, as the averages have told that were waited for.
         ask_ahead: asks for the next mean, of so many elements, which is the next call of all; None
             where other calls may come before it.
     """
@@ -60,6 +61,7 @@ class Calls:
     is_called: Callable[[], bool]
     is_rounded: bool
     now_s: Callable[[], float]
+    is_over: Callable[[], bool]
     ask_ahead: Callable[[int], object] | None = None
 
 
@@ -75,6 +77,7 @@ class _Flying:
         base: the checksum of where the last average left this site.
         handle: of its exchange; None where it came with a state.
         copying: of the broadcast of buffers that are copied, if there are any.
+        is_late: whether it was begun although the run was known to be over.
     """
 
     said: Floats
@@ -82,6 +85,7 @@ class _Flying:
     base: int = 0
     handle: Handle | None = None
     copying: Handle | None = None
+    is_late: bool = False
 
 
 class ModelAverage:
@@ -180,8 +184,8 @@ class ModelAverage:
 
         Every member calls it after its steps, of which they may have made unequal numbers: until
         the last has finished, the others take part with the model as it is. It makes one average
-        of each fragment at least. One to which no site has brought further steps is no step of the
-        outer optimiser. Further steps may follow at all members.
+        of each fragment at least; none where the run is over. One to which no site has brought
+        further steps is no step of the outer optimiser. Further steps may follow at all members.
 
         Raises:
             ValueError: as for :meth:`step`; or, with an outer optimiser, sites' models have
@@ -191,7 +195,7 @@ class ModelAverage:
         while self._flying:
             self._take()
         self._trains, self._finished = False, 0
-        while self._finished < self._average.fragments:
+        while self._finished < self._average.fragments and not self._calls.is_over():
             # Those that go on with steps are not called: they would average after each.
             self._begin(calls=False)
             self._take()
@@ -225,7 +229,8 @@ class ModelAverage:
         handle = self._calls.mean(part, beside, weight, calls)
         copying = self._calls.copy(words) if words else None
         self._contributed_at[fragment] = steps
-        self._flying.append(_Flying(said, fragment, base, handle, copying))
+        is_late = self._calls.is_over()
+        self._flying.append(_Flying(said, fragment, base, handle, copying, is_late))
 
     def _take_ripe(self) -> bool:
         is_used = False
@@ -239,9 +244,11 @@ class ModelAverage:
         if flying.handle is not None:
             try:
                 seconds = flying.handle.result.seconds
-            except ExchangeError:
+            except ExchangeError as error:
                 self._flying.popleft()
                 self._local.drop()
+                if isinstance(error, RunEnded) and not flying.is_late:
+                    return False  # it was begun before the last one could tell that it was
                 raise
         has_copied = self._has_copied(flying)
         self._flying.popleft()

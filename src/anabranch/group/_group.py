@@ -47,7 +47,7 @@ from anabranch.net.messages import (
 )
 from anabranch.net.tls import Credentials, identity_of
 from anabranch.site.arithmetic import MOST_INTEGER, check_integers
-from anabranch.site.collectives import Round
+from anabranch.site.collectives import Round, RunEnded
 from anabranch.site.reduction import weight_of
 from anabranch.site.terms import Op, Terms, Wire
 
@@ -106,10 +106,10 @@ class Handle:
         future: Future[Round],
         tensors: Tensors,
         names: Sequence[str],
-        left: Callable[[tuple[int, ...]], None],
+        ended: Callable[[Round | None], None],
     ) -> None:
         self._future = future
-        self._left = left
+        self._ended = ended
         self._tensors = tensors
         self._names = names
         self._finished = False
@@ -130,10 +130,14 @@ class Handle:
             ExchangeError: the members disagree on what to exchange; the tensors are as they were.
             RunAborted: the group has ended; names who or what caused it.
         """
-        done = self._future.result(timeout_s)
+        try:
+            done = self._future.result(timeout_s)
+        except RunEnded:
+            self._ended(None)
+            raise
         if not self._finished:
             self._finished = True
-            self._left(done.members)
+            self._ended(done)
             self._tensors.finish()
 
     def on_done(self, call: Callable[[Handle], None]) -> None:
@@ -470,7 +474,14 @@ class Group:
             return done
 
         future = self._member.begin(exchange())
-        return Handle(future, buffer, self._names, partial(self._are_left, self._admissions))
+        return Handle(future, buffer, self._names, partial(self._has_ended, self._admissions))
+
+    def _has_ended(self, admissions: int, done: Round | None) -> None:
+        """Take note of a call that was waited for; None: it was not held, as the run is over."""
+        if done is None or done.is_last:
+            self._member.over.add(self._channel)
+        if done is not None:
+            self._are_left(admissions, done.members)
 
     def all_gather(self, value: Any) -> list[Any]:
         """Return every member's value, by rank.
@@ -701,6 +712,7 @@ class Group:
             is_called=is_called,
             is_rounded=wire in ("float16", "bfloat16"),
             now_s=self._member.site.now_s,
+            is_over=lambda: self.is_over,
             ask_ahead=ask_ahead if more else None,
         )
         self._is_hint_due = False  # models that are averaged become alike, or say that they do not

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import sys
 import threading
@@ -69,6 +70,8 @@ class Member:
         meter: of the links to it; None where they are not measured.
         ended: fails by what ends the group before its time; is cancelled where this site leaves.
         whole: tells of members that are lost while the others go on.
+        over: the channels on which no further exchange is held, as calls have told that were waited
+            for.
 
     Raises:
         LinkError, RunAborted: see :func:`anabranch.join`.
@@ -85,6 +88,7 @@ class Member:
         self._why = ""  # an error that ended this site's part
         self._process = os.getpid()
         self.whole = Whole()
+        self.over: set[int] = set()  # channels, by the calls that were waited for
         self.steps_told = 0  # that the scheduler was told a loss of
         self._served: ServedMemory | None = None
         self._under_way: set[Future[Any]] = set()  # calls
@@ -157,7 +161,7 @@ class Member:
         """See :attr:`anabranch.group._group.Group.is_over`."""
         if self._served is not None and self._served.is_over:
             return True
-        return self.site.agent.holds_no_more(channel)
+        return not self.over.isdisjoint({0, channel})
 
     def check_open(self) -> None:
         if self._closed:
@@ -308,12 +312,12 @@ class Member:
         weight = weight_of(weight)
         if not isinstance(samples, Integral) or not 0 <= samples <= MOST_COUNTED:
             raise ValueError(f"samples is {samples!r}, must be a number of samples")
-        if loss is None and served.asks_loss:
+        told = None if loss is None else _loss(loss)
+        if told is None and served.asks_loss:
             raise ValueError("this group's merge rule weighs by losses; give push(..., loss=...)")
         served.fill(gradients, refuses_nan)
         compute_s = self.site.now_s() - served.pulled_s
         permission, served.permission = served.permission, None
-        told = None if loss is None else float(loss)
         what = permission, served.gradients, weight, int(samples), compute_s, told
         self.thread.run(now(partial(self.site.agent.push, *what)))
 
@@ -390,3 +394,18 @@ def _refused(sender: int | None, error: PeerError) -> None:
     """Print why an unauthenticated peer was refused; what a member does wrong ends the group."""
     if sender is None:
         say(f"anabranch: refused a connection: {error}", sys.stderr)
+
+
+def _loss(loss: float) -> float:
+    """Return a loss as a float.
+
+    Raises:
+        ValueError: it is no finite number.
+    """
+    try:
+        told = float(loss)
+    except (TypeError, ValueError, OverflowError):
+        told = math.nan
+    if not math.isfinite(told):
+        raise ValueError(f"loss is {loss!r}, must be a finite number")
+    return told

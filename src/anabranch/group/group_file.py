@@ -85,7 +85,8 @@ class GroupFile(Table, frozen=True, kw_only=True):
         if self.keep_plan and self.awareness is not None:
             raise ValueError("keep_plan: [awareness] measures links; leave one of them out")
         if self.pace is None:
-            usual = {"load": EqualBatches(), "merge": Mean(), "serve": Serve(), "updates": 1}
+            usual: dict[str, object] = {"load": EqualBatches(), "merge": Mean(), "serve": Serve()}
+            usual |= {"updates": 1, "batch_size": 0}
             for key, value in usual.items():
                 if getattr(self, key) != value:
                     raise ValueError(f"{key} is of a served model; give a pace, or leave it out")

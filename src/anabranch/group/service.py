@@ -434,9 +434,21 @@ class Service:
                 f"merge: {tag_of(self.merge)} asks how many samples sites hold; leave it out, and "
                 "let each worker say what its update counts: push(weight=...)"
             )
-        serve = self.serving.serve
-        if self.pace is None and (self.merge != Mean() or serve != Serve()):
-            raise ValueError("merge and serving.serve are of a served model; give a pace")
+        serve, names = self.serving.serve, [site.name for site in self.overlay.sites]
+        if self.pace is None and (
+            self.merge != Mean() or serve != Serve() or self.load != EqualBatches()
+        ):
+            raise ValueError("load, merge and serving.serve are of a served model; give a pace")
+        if unknown := [name for name in serve.only if name not in names]:
+            raise ValueError(
+                f"serve.only: there is no site {unknown[0]!r}; the sites are {', '.join(names)}"
+            )
+        if not self.workers:
+            raise ValueError("serve.only: it names all sites, so none computes; leave one out")
+        if self.least_sites > max(2, self.overlay.size):
+            raise ValueError(
+                f"least_sites is {self.least_sites}, and there are {self.overlay.size} sites"
+            )
         if isinstance(self.load, TunedBatches) and not 1 <= self.batch_size <= self.load.most:
             raise ValueError(
                 f"batch_size is {self.batch_size}, must be in 1..{self.load.most} (load.most): "

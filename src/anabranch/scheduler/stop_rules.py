@@ -6,6 +6,7 @@ progress is finished, and the log says why no other follows.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from anabranch.record import events
@@ -29,6 +30,10 @@ class StopRules:
     accuracy: float | None = None
     reached_by: ReachedBy = "first"
     gossips: bool = False
+
+    def __post_init__(self) -> None:
+        if self.after_s is not None and not 0 < self.after_s < math.inf:
+            raise ValueError(f"after_s is {self.after_s!r}, must be a number of seconds above 0")
 
     def follow(self, sites: int) -> Stops:
         """Return what follows one run.

@@ -406,10 +406,6 @@ class SiteAgent:
         """Look for a scheduler that is gone for so long at least, as it may be started again."""
         self._scheduler.wait_longer(patience_s)
 
-    def holds_no_more(self, channel: int) -> bool:
-        """Whether the run has ended in good order, so that no exchange follows on a channel."""
-        return self._collectives.is_over(channel)
-
     @property
     def is_over(self) -> bool:
         """Whether the run is over for this site, before its end."""

@@ -108,6 +108,7 @@ class Round:
             indices; together they cover it. Empty where all members' are in all.
         was_kept: whether the others made this call before this site's program did, which was
             getting the state of training; this site has contributed nothing.
+        is_last: whether no other exchange of the channel is held.
     """
 
     round: int
@@ -120,6 +121,7 @@ class Round:
     members: tuple[int, ...] = ()
     contributions: tuple[Contribution, ...] = ()
     was_kept: bool = False
+    is_last: bool = False
 
 
 @dataclass(slots=True)
@@ -417,7 +419,12 @@ class Collectives:
         done = Round(number, grant.version, seconds, tree, waited_for, channel, size_bytes)
         if settled is None:
             return done
-        return replace(done, members=settled.members, contributions=settled.contributions)
+        return replace(
+            done,
+            members=settled.members,
+            contributions=settled.contributions,
+            is_last=bool(settled.why_last),
+        )
 
     def _ask(
         self,
