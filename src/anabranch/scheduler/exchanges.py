@@ -135,10 +135,11 @@ class ExchangeBook:
             raise OutOfPlaceMessage(
                 f"site {site} asks for exchange {number} after {self.asked[site]}"
             )
-        self.asked[site] = number  # also where it is not held: later ones may be under way to here
         if not self.holds(number):
+            self.asked[site] = number  # later ones may be under way to here
             return None
         also = self._count(Made(site, Kind.EXCHANGE, signature))
+        self.asked[site] = number
         failed, limit = self.knowledge.failure(number), self.order.limit
         if failed is not None:
             if site in failed.told:
