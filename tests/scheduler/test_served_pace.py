@@ -29,7 +29,7 @@ async def begin(samples: tuple[int, int, int], merge: AnyMerge) -> Cluster:
         OVERLAY,
         star(OVERLAY, hub=0),
         pacing=book,
-        served=lambda site: ServedModel(np.zeros(10, np.float32), Sgd(1.0).start, 2, (WORKERS,)),
+        served=lambda site: ServedModel(np.zeros(10, np.float32), Sgd(1.0).start, 2, WORKERS),
         samples=samples,
     )
 

@@ -78,7 +78,7 @@ class Run:
                 self.models[site],
                 Sgd(0.1).start,
                 len(WORKERS),
-                groups=(WORKERS,) if self.pace().barrier else (),
+                added_up=WORKERS if self.pace().barrier else (),
             ),
             last_to="all",
         )

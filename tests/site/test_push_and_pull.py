@@ -97,7 +97,7 @@ def test_the_model_is_what_the_steps_make_of_the_updates(
                 models[site],
                 optimiser.start,
                 len(workers),
-                (tuple(workers),) if book.standing.adds_up else (),
+                tuple(workers) if book.standing.adds_up else (),
                 ahead,
             ),
         )
@@ -180,7 +180,7 @@ def test_exchanges_go_on_beside_a_served_model(world: str, pace: Callable[[], Pa
                 models[site],
                 Sgd(0.1).start,
                 len(workers),
-                groups=(workers,) if pace().barrier else (),
+                added_up=workers if pace().barrier else (),
             ),
         )
         seen: dict[tuple[int, int], Floats] = {}

@@ -244,7 +244,6 @@ class Member:
                 "the model that it pulled, so give learning_rate=1.0, and no momentum"
             )
         held = ServedMemory(parameters, buffers)
-        groups = (settings.added_up,) if settings.added_up else ()
         averaged, largest = held.averaged_elements, held.largest_elements
         merge = settings.merge
         held.asks_loss = merge is not None and merge.asks_loss
@@ -258,7 +257,7 @@ class Member:
             held.model,
             rule.start,
             settings.workers,
-            groups,
+            settings.added_up,
             settings.ahead,
             asks_norm=merge is not None and merge.asks_norm,
             mixing=mixing,

@@ -456,9 +456,7 @@ class Service:
             )
         if self.pace is not None and (why := misfit(self.pace, self.merge, serve, False)):
             raise ValueError(why)
-        workers, groups = self.workers, tuple[tuple[int, ...], ...]()
-        if self.pace is not None:
-            groups = added_up(self.pace, workers, ahead=int(serve.ahead))
+        workers, ahead = self.workers, int(serve.ahead)
         least = self.chunk_elements or self.least_chunk_elements
         return Settings(
             least_chunk_elements=least,
@@ -470,8 +468,8 @@ class Service:
             ),
             assumes_rates=self.assumes_rates,
             workers=0 if self.pace is None else len(workers),
-            added_up=next(iter(groups), ()),
-            ahead=int(serve.ahead),
+            added_up=() if self.pace is None else added_up(self.pace, workers, ahead),
+            ahead=ahead,
             mixes=serve.mixes,
             merge_json="" if self.merge == Mean() else msgspec.json.encode(self.merge).decode(),
             silence_s=self._least_silence_s,

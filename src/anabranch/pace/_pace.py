@@ -67,20 +67,17 @@ class Pace(Protocol):
         """
 
 
-def added_up(
-    pace: Pace, workers: Sequence[int], groups: Sequence[tuple[int, ...]] = (), ahead: int = 0
-) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of workers whose updates are added up on their way; none where each alone.
+def added_up(pace: Pace, workers: Sequence[int], ahead: int = 0) -> tuple[int, ...]:
+    """Return the workers whose updates are added up on their way; none where each travels alone.
+
+    Where a plan has groups, as a forest's has, those of each group are added up, whatever the pace.
 
     Args:
         pace: under a barrier all workers' updates become part of the model together.
-        workers: who computes.
-        groups: the trees of a forest, if it is one.
+        workers: the sites that compute.
         ahead: how many updates a worker computes ahead: one that does so pushes alone.
     """
-    if groups:
-        return tuple(groups)
-    return (tuple(workers),) if pace.barrier and not ahead else ()
+    return tuple(workers) if pace.barrier and not ahead else ()
 
 
 class Rule(Protocol):

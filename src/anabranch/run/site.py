@@ -305,19 +305,16 @@ async def _ready(
     served, partition = None, None
     if scenario.is_served:
         ahead = scenario.computes_ahead
-        plan = group.first_plan
-        forest = [each.workers for each in plan.groups]
-        groups = added_up(scenario.pace, workers, forest, int(ahead))
         held = servable(work, scenario)
         make_rule: Callable[[int], Rule] | None = None
         if held.make_rule is not None:
-            partition = HeldWeights(held, plan, chunk_elements, site)
+            partition = HeldWeights(held, group.first_plan, chunk_elements, site)
             make_rule = partition.make_rule
         served = ServedModel(
             held.model,
             make_rule,
             len(workers),
-            groups,
+            added_up(scenario.pace, workers, int(ahead)),
             int(ahead),
             assigned.wire,
             scenario.merge.asks_norm,

@@ -90,7 +90,8 @@ class PaceBook:
         look_every_s: float | None = None,
     ) -> None:
         workers = tuple(workers)
-        together = added_up(pace, workers, groups, ahead)
+        all_together = added_up(pace, workers, ahead)
+        together = tuple(groups) or ((all_together,) if all_together else ())
         registered = None if registry is None else Clients(registry)
         rule = filter_of(Mean() if merge is None else merge)
         outliers = None if rule is None else Outliers(rule.start())

@@ -52,8 +52,8 @@ class ServedModel:
         make_rule: makes what changes a part of the model of so many elements by gradients; None
             leaves the numbers out.
         workers: how many sites push updates.
-        groups: of those sites, whose updates are added up on the way: all in one where the pace is
-            a barrier, or those of the plan's groups. None where each travels alone.
+        added_up: those sites, where the pace is a barrier and adds their updates up on the way.
+            Where the plan has groups, the updates of each group are added up, and this is not used.
         ahead: how many updates a worker may compute before the model comes that has its last one
             in. Pulls and pushes then have memory of their own: twice ``1 + ahead`` models more.
         wire: how elements travel.
@@ -65,7 +65,7 @@ class ServedModel:
     model: Floats
     make_rule: Callable[[int], Rule] | None
     workers: int
-    groups: tuple[tuple[int, ...], ...] = ()
+    added_up: tuple[int, ...] = ()
     ahead: int = 0
     wire: Wire = Wire.FLOAT32
     asks_norm: bool = False
@@ -139,13 +139,14 @@ class Serving:
         self._parts: dict[int, Served] = {}  # by the plan's version, of those this site is on
         self._retired: list[Served] = []  # that are not quiet yet
         self._reformed: int | None = None  # the plan to say that is known, once they are
-        ways = [group.plan for group in plan.groups] or [plan]
-        for way, group in zip(ways, served.groups or ((),), strict=True):
-            self._take_part(way, group)
+        ways = [(group.plan, group.workers) for group in plan.groups] or [(plan, served.added_up)]
+        for way, together in ways:
+            self._take_part(way, together)
         self._known = {**self._parts}  # with those of groups that are no more
         self._since = plan.version
         plane.put_in_charge(self, Op.STEP)
-        if not served.groups and not welcome.updates and plan.version in self._parts:
+        adds_up = plan.groups or served.added_up
+        if not adds_up and not welcome.updates and plan.version in self._parts:
             # One that is let go on later than others may begin on a later model.
             self._models_here[1] = asyncio.Event()
             self._own_part.expect(1, self._memory(self._room(1, 0, served.model)))
