@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.group.virtual import alike
+from tests.group.virtual import alike, complete, run
 
+from anabranch.group import Service
 from anabranch.group.async_group import AsyncGroup
 from anabranch.group.hand_over import Offer
 from anabranch.net.errors import RunAborted
+from anabranch.scheduler.stop_rules import StopRules
 from anabranch.site.arithmetic import Flat
+from anabranch.site.control import RoundsOver
 from anabranch.site.terms import Op, Terms, Wire
 
 
@@ -39,6 +42,33 @@ def test_the_state_of_training_is_handed_over_by_the_one_hand_over() -> None:
         return None if handed.state is None else float(handed.state["weights"][0])
 
     assert alike(3, program) == [None, 7.0, 7.0]
+
+
+@pytest.mark.parametrize("on_loss", ["complete", "abort"])
+def test_a_subgroup_that_is_first_made_once_the_time_is_over_ends_too(on_loss: Any) -> None:
+    async def program(group: AsyncGroup) -> tuple[int, float]:
+        value = np.full(10, group.index, np.float32)
+        await group.exchange(Flat(value), mean(10))
+        await asyncio.sleep(60.0 + group.index)
+        if group.index > 1:
+            return 0, 0.0
+        pair = await group.agent.subgroup((0, 1))
+        for calls in range(9):
+            value[:] = group.index
+            try:
+                done = await group.exchange(Flat(value), mean(10), channel=pair)
+            except RoundsOver:
+                return calls, float(value[0])
+            if done.is_last:
+                return calls + 1, float(value[0])
+        raise AssertionError("the subgroup goes on for ever")
+
+    service = Service(complete(3), awareness=None, stop=StopRules(after_s=50.0), on_loss=on_loss)
+    found = run(program, program, program, service=service)
+    if on_loss == "complete":
+        assert found == [(1, 0.5), (1, 0.5), (0, 0.0)]
+    else:  # refused, and as it was
+        assert found == [(0, 0.0), (0, 1.0), (0, 0.0)]
 
 
 def test_time_is_the_loops() -> None:

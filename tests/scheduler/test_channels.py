@@ -279,6 +279,41 @@ def test_members_hear_with_a_result_that_it_is_the_last(when: str) -> None:
     assert request(channels, 0, 3).say == [(0, NoMoreRounds(3, why))]
 
 
+@pytest.mark.parametrize("repairs", [True, False])
+def test_a_subgroup_that_is_first_asked_for_once_closed_has_a_last_call_too(repairs: bool) -> None:
+    channels = make(repairs=repairs)
+    why = "5 s are over"
+    channels.close(why)
+    late = subgroup(channels, (0, 1))
+    if repairs:  # members hear it with the result of the one call that is held
+        assert channels.books[late].last == 1
+        assert channels.books.why_last(late, 1) == why
+        assert [type(said) for _, said in request(channels, 0, 1, late).say] == [Grant]
+        assert request(channels, 0, 2, late).say == [(0, NoMoreRounds(2, why, late))]
+    else:
+        assert request(channels, 0, 1, late).say == [(0, NoMoreRounds(1, why, late))]
+
+
+def test_a_late_subgroups_last_call_outlives_a_restart() -> None:
+    channels = make(repairs=True)
+    channels.close("a rule")
+    late = subgroup(channels, (0, 1))
+    again = make(repairs=True)
+    standing = Standing((ChannelStanding(0, 1, 0, 0, (), (), ()),), is_new=False)
+    again.restore(
+        dict.fromkeys(range(4), standing),
+        (),
+        channels.subgroups,
+        channels.latest_exchange,
+        channels.contributions,
+        channels.books.lasts,
+        "a rule",
+    )
+    assert [book.last for book in again.books] == [1, 1]
+    assert subgroup(again, (2, 3)) == late + 1
+    assert again.books[late + 1].last == 1
+
+
 # --- subgroups
 
 

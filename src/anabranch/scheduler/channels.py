@@ -284,6 +284,8 @@ class Channels:
         """
         self.checks.subgroup(site, members, name)
         channel = self._subgroups.ask(site, members, name)
+        if self.books.are_closed:  # a channel that begins now has its last call like the others
+            self.close(self.books.why_closed)
         # Each member asks once, so each has the plan that was in force then, or gets a newer one.
         book = self.books[channel]
         book.knowledge.tell_of_channel(site, book.plan)

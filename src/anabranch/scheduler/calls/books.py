@@ -37,6 +37,7 @@ class Books:
         left: sites that have left, and make no further call.
         lost: sites that are no members of any channel.
         largest_elements: of the buffers that were exchanged so far.
+        why_closed: why no further exchange is held; empty while one may be.
     """
 
     def __init__(self, name: Name, sites: int, plans: PlansBySize, most_bytes: float) -> None:
@@ -46,7 +47,7 @@ class Books:
         self.left: set[int] = set()
         self.lost: set[int] = set()
         self.largest_elements = 0
-        self._why_closed = ""
+        self.why_closed = ""
 
     @property
     def all(self) -> ExchangeBook:
@@ -164,24 +165,30 @@ class Books:
 
     # --- the end
 
+    @property
+    def are_closed(self) -> bool:
+        """Whether each channel that was open then has a last exchange."""
+        return self.all.last is not None
+
     def close(self, reason: str, lasts: Sequence[int]) -> None:
         """Hold no exchange after these; those under way run to their end.
 
         Args:
             reason: why, for sites that ask for one.
-            lasts: the last one that is held, by channel; further channels stay open.
+            lasts: the last one that is held, by channel; a channel that is opened later is closed
+                by another call.
         """
-        self._why_closed = reason
+        self.why_closed = reason
         for book, last in zip(self._books, lasts, strict=False):
             book.close(last)
 
     def refusal(self, channel: int, number: int) -> NoMoreRounds:
         """Return what a site is told that asks for an exchange which is not held."""
-        return NoMoreRounds(number, self._why_closed, channel)
+        return NoMoreRounds(number, self.why_closed, channel)
 
     def why_last(self, channel: int, number: int) -> str:
         """Return why no exchange follows this one on its channel; empty where one may."""
-        return self._why_closed if self._books[channel].last == number else ""
+        return self.why_closed if self._books[channel].last == number else ""
 
     @property
     def lasts(self) -> tuple[int, ...]:
