@@ -76,13 +76,12 @@ class Machines:
 
     Args:
         cores: how many processor cores the sites share, so that chunks are no smaller than pays;
-            infinite where each site has its own; None where computing costs nothing, as in a
-            simulation.
+            infinite where each site has its own.
         bound_plans: whether plans give no site more than a core carries.
         control_latency_s: one way between the scheduler and each site.
     """
 
-    cores: float | None = math.inf
+    cores: float = math.inf
     bound_plans: bool = True
     control_latency_s: float = 0.0
 

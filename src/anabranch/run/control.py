@@ -183,7 +183,7 @@ def _note_faults(log: RunLog, scheduler: Scheduler, scenario: Scenario) -> None:
         play((moment for moment in each.moments() if moment[0] >= since_start_s), at, happen)
 
 
-def service_of(scenario: Scenario, overlay: Overlay, cores: float | None = None) -> Service:
+def service_of(scenario: Scenario, overlay: Overlay, cores: float = math.inf) -> Service:
     """Return what a scenario's sites are served with.
 
     Args:

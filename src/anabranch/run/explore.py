@@ -405,7 +405,7 @@ async def _run(
         on_error="abort",
         least_sites=_LEAST_SITES,
         begin_with=len(case.founders),
-        machines=Machines(cores=None, bound_plans=False),
+        machines=Machines(bound_plans=False),
     )
     first = service.first_plan()  # for no size: many trees for small buffers
 

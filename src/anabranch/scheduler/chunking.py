@@ -35,13 +35,13 @@ class ChunkRule:
         deep: whether the trees are many and deep.
         elements: the most elements of every chunk; None for what fits the buffer and its plan.
         least_elements: the fewest that this then is.
-        cores: see ``chunk_elements``; None where messages cost nothing.
+        cores: see ``chunk_elements``.
     """
 
     deep: bool
     elements: int | None = None
     least_elements: int = 1
-    cores: float | None = math.inf
+    cores: float = math.inf
 
     def before_plan(self, elements: int | None) -> int:
         """Return the most elements of a chunk that a plan is made for.
@@ -60,8 +60,8 @@ class ChunkRule:
             plan, overlay: which links carry how much.
             elements: of the buffer.
         """
-        if self.elements is not None or self.cores is None:
-            return self.before_plan(elements)
+        if self.elements is not None:
+            return self.elements
         found = chunk_elements(elements, plan, overlay, self.deep, self.cores)
         return max(found, self.least_elements)
 
