@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
+import msgspec
 import pytest
 
-from anabranch.overlay import load
-from anabranch.plan import Packed
-from anabranch.run.control import first_plan
+from anabranch.group.service import Service
+from anabranch.overlay import Link, Overlay, Site, load
+from anabranch.plan import AnyPlanner, Fapt, Packed, Star
+from anabranch.run.control import first_plan, service_of
 from anabranch.run.scenario import loads
 
 MLP_ELEMENTS = 19_210  # of digits, with 256 hidden
@@ -28,3 +32,24 @@ def test_training_is_planned_for_like_an_exchange_of_the_same_size(more: str) ->
     assert plan == first_plan(exchange, overlay)
     assert plan == Packed().plan(overlay, elements=MLP_ELEMENTS, chunk_elements=1 << 14)
     assert plan != Packed().plan(overlay)
+
+
+FAST = Overlay(
+    "fast",
+    tuple(map(Site, "abcd")),
+    tuple(Link(*pair, 100e9) for pair in permutations(range(4), 2)),
+)
+
+
+@pytest.mark.parametrize("route", [Packed(), Fapt(), Star(hub="b")])
+def test_a_scenario_plans_and_cuts_by_the_rules_of_a_group(route: AnyPlanner) -> None:
+    exchange = loads(scenario('kind = "exchange"\nelements = 61_000_000'), "")
+    given = service_of(msgspec.structs.replace(exchange, route=route), FAST)
+    group = Service(FAST, route, model_elements=61_000_000)
+    plan = given.first_plan()
+    assert plan == group.first_plan()
+    said, by_group = (each.run_started(61_000_000, plan) for each in (given, group))
+    assert (said.chunk_elements, said.predicted_s) == (
+        by_group.chunk_elements,
+        by_group.predicted_s,
+    )

@@ -77,12 +77,10 @@ class Machines:
     Args:
         cores: how many processor cores the sites share, so that chunks are no smaller than pays;
             infinite where each site has its own.
-        bound_plans: whether plans give no site more than a core carries.
         control_latency_s: one way between the scheduler and each site.
     """
 
     cores: float = math.inf
-    bound_plans: bool = True
     control_latency_s: float = 0.0
 
 
@@ -171,7 +169,7 @@ class Service:
     @property
     def network_known(self) -> Overlay:
         """The network as the overlay and the sites' machines have it."""
-        return plans.within_cores(self.overlay) if self.machines.bound_plans else self.overlay
+        return plans.within_cores(self.overlay)
 
     def believed(self) -> Overlay:
         """Return what is believed of the network before anything is measured."""
@@ -196,8 +194,7 @@ class Service:
             believed, version, previous: see :class:`anabranch.plan.Planner`.
             elements: of the buffer, where it is of another size than ``model_elements``.
         """
-        if self.machines.bound_plans:
-            believed = plans.within_cores(believed)
+        believed = plans.within_cores(believed)
         elements = elements or self.model_elements
         plan = self.planner.plan(
             believed,

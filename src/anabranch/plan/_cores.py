@@ -1,4 +1,4 @@
-"""What a site's processor carries, as a port, which a group's planners and predictions respect."""
+"""What a site's processor carries, as a port, which plans and predictions respect."""
 
 from __future__ import annotations
 

@@ -223,7 +223,6 @@ def service_of(scenario: Scenario, overlay: Overlay, cores: float = math.inf) ->
         ),
         under_way_bytes=None,
         chunk_elements=scenario.chunk_elements,
-        least_chunk_elements=1,
         # Where the model is served, the others go on without a worker in any case.
         on_loss="complete" if is_served else scenario.on_loss,
         on_error="abort",
@@ -232,7 +231,6 @@ def service_of(scenario: Scenario, overlay: Overlay, cores: float = math.inf) ->
         stillness_s=STILLNESS_S if scenario.wait_s is None else scenario.wait_s,
         machines=Machines(
             cores=cores,
-            bound_plans=False,
             control_latency_s=scenario.simulation.control_latency_s,
         ),
     )

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from anabranch import plan as plans
 from anabranch.group.async_group import AsyncGroup, Door, Hears, Ports, join
 from anabranch.group.hand_over import Offer
-from anabranch.group.service import Machines, Service
+from anabranch.group.service import Service
 from anabranch.net.errors import NetError, PeerError
 from anabranch.net.messages import Admitted, Contribution
 from anabranch.overlay import Link, Overlay, Site
@@ -405,7 +405,6 @@ async def _run(
         on_error="abort",
         least_sites=_LEAST_SITES,
         begin_with=len(case.founders),
-        machines=Machines(bound_plans=False),
     )
     first = service.first_plan()  # for no size: many trees for small buffers
 
