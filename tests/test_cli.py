@@ -10,6 +10,7 @@ import sys
 import threading
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,19 @@ import pytest
 
 from anabranch._typed_toml import tag_of
 from anabranch.cli import main
+from anabranch.group.service import Service
 from anabranch.overlay import (
+    Link,
     Overlay,
+    Site,
     dumps,
     load,
     random_complete,
     random_geographic,
     random_sparse,
 )
-from anabranch.plan import PLANNERS, Packed, Plan, PlanError, loads
-from anabranch.record import LogError, fingerprint, read_events, summarise
+from anabranch.plan import PLANNERS, Packed, Plan, PlanError, Star, loads
+from anabranch.record import LogError, fingerprint, read_events, summarise, units
 from anabranch.run.scenario import load as load_scenario
 from anabranch.run.simulate import simulate
 
@@ -147,6 +151,19 @@ def test_a_route_that_is_asked_for_is_planned_alone(asked: list[tuple[str, int |
     assert [kind for kind, _ in asked] == ["star"]
     assert "\nstar at dc2  " in done.stdout
     assert "packed" not in done.stdout
+
+
+def test_plan_predicts_what_a_run_predicts_also_where_links_outrun_a_core(tmp_path: Path) -> None:
+    pairs = permutations(range(4), 2)
+    links = tuple(Link(*pair, 100e9, latency_s=0.001) for pair in pairs)
+    fast = Overlay("fast", tuple(map(Site, "abcd")), links)
+    path = tmp_path / "fast.toml"
+    path.write_text(dumps(fast))
+    done = anabranch("plan", str(path), "--size-mb", "244", "--route", "star")
+    service = Service(fast, Star(), model_elements=61_000_000)
+    predicted = units.seconds(service.run_started(61_000_000, None).predicted_s)
+    assert f"star at a {predicted}" in " ".join(done.stdout.split())
+    assert "a site's processor carries 20 Gbit/s each way" in done.stdout
 
 
 def test_a_row_is_printed_before_the_next_plan_is_looked_for(

@@ -25,7 +25,7 @@ from anabranch.plan import (
 )
 from anabranch.record import units
 from anabranch.record.terminal import Bar, Branch, Rows
-from anabranch.scheduler.chunking import filling_elements
+from anabranch.scheduler.chunking import ChunkRule
 
 _ELEMENT_BYTES = 4
 _ADVICE = {
@@ -171,7 +171,7 @@ def _compare(
     network: Overlay, planners: Sequence[AnyPlanner], elements: int, chunk_elements: int | None
 ) -> list[Plan]:
     """Plan by each planner, and print what its rounds take as soon as that is known."""
-    size_bytes = _ELEMENT_BYTES * elements
+    size_bytes, within_cores = _ELEMENT_BYTES * elements, plans.within_cores(network)
     is_exact = network.size <= _MOST_SITES_FOR_LIMIT
     planned: list[Plan] = []
     first_s: float | None = None
@@ -184,6 +184,12 @@ def _compare(
             f"physical limit: {least}{units.seconds(limit_s)} a round, "
             "no plan on these links is faster"
         )
+        goodput_bps = network.goodput_matrix_bps()
+        if max(goodput_bps.sum(0).max(), goodput_bps.sum(1).max()) > plans.CORE_BPS:
+            console.print(
+                f"but a site's processor carries {units.rate(plans.CORE_BPS)} each way, which "
+                "plans respect"
+            )
         if not is_exact:
             console.print(
                 f"for {network.size} sites the limit is bounded, so a plan's share of it is at "
@@ -194,13 +200,14 @@ def _compare(
         rows = Rows(console, headings, numbers=range(1, 5))
         for number, each in enumerate(planners, 1):
             bar.show(number, 1 + len(planners), f": {tag_of(each)}")
-            chunk = chunk_elements or filling_elements(elements, each.deep)
-            plan = each.plan(network, elements=elements, chunk_elements=chunk)
+            rule = ChunkRule(each.deep, chunk_elements)
+            finest = rule.before_plan(elements)
+            plan = each.plan(within_cores, elements=elements, chunk_elements=finest)
             planned.append(plan)
             if plan.groups:
                 continue  # a forest holds no rounds of all sites
-            chunk_bytes = _ELEMENT_BYTES * min(chunk, elements)
-            predicted = plans.predict(plan, network, size_bytes, chunk_bytes=chunk_bytes)
+            chunk_bytes = _ELEMENT_BYTES * min(rule.under(plan, elements, within_cores), elements)
+            predicted = plans.predict(plan, within_cores, size_bytes, chunk_bytes=chunk_bytes)
             round_s = predicted.contention_s
             first_s = first_s or round_s
             rows.add(
