@@ -24,7 +24,7 @@ import common
 from anabranch import Group, Service, spawn
 from anabranch.net import shared_memory
 from anabranch.overlay import random_complete
-from anabranch.scheduler.chunking import LEAST_ELEMENTS
+from anabranch.plan import LEAST_CHUNK_ELEMENTS
 from anabranch.scheduler.deal import ByShare
 
 ELEMENTS = 61_100_840
@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--sites", type=int, choices=(3, 9), default=9)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--gloo-order", help="the sites' ranks along gloo's ring, as 0,2,1")
-    parser.add_argument("--least-chunk-elements", type=int, default=LEAST_ELEMENTS)
+    parser.add_argument("--least-chunk-elements", type=int, default=LEAST_CHUNK_ELEMENTS)
     parser.add_argument("--dry", action="store_true", help="write no file")
     parser.add_argument("--tcp", action="store_true", help="share no memory")
     parser.add_argument("--on-loss", choices=("complete", "abort"), default="complete")

@@ -7,8 +7,11 @@ from itertools import permutations
 import msgspec
 import pytest
 
+from anabranch.group._settings import dumps as dumps_settings
+from anabranch.group._settings import loads as loads_settings
 from anabranch.group.service import Service
 from anabranch.overlay import Link, Overlay, Site, load
+from anabranch.pace import Asp
 from anabranch.plan import AnyPlanner, Fapt, Packed, Star
 from anabranch.run.control import first_plan, service_of
 from anabranch.run.scenario import loads
@@ -53,3 +56,22 @@ def test_a_scenario_plans_and_cuts_by_the_rules_of_a_group(route: AnyPlanner) ->
         by_group.chunk_elements,
         by_group.predicted_s,
     )
+
+
+@pytest.mark.parametrize("route", [Packed(), Star(hub="b")])
+@pytest.mark.parametrize("elements", [100, 4_000_000, 61_000_000])
+@pytest.mark.parametrize("most", [None, 5000])
+def test_a_served_model_is_cut_alike_at_every_way_in(
+    route: AnyPlanner, elements: int, most: int | None
+) -> None:
+    """Its sites cut it before any of them hears of the others, and the log tells how."""
+    task = f'pace = {{kind = "asp"}}\n[task]\nkind = "exchange"\nelements = {elements}'
+    given = loads(f'overlay = "aws-8"\n{task}\n[stop]\nrounds = 1\n', "")
+    given = msgspec.structs.replace(given, route=route, chunk_elements=most)
+    service = Service(FAST, route, pace=Asp(), updates=1, chunk_elements=most)
+    plan = service.first_plan()
+    told = loads_settings(dumps_settings(service._settings(may_be_restarted=False)))
+    cut = {told.chunk_elements(elements), given.chunk_elements_of(elements)}
+    for each in (service, service_of(given, FAST, cores=0.1)):
+        cut.add(each.run_started(elements, plan).chunk_elements)
+    assert len(cut) == 1

@@ -8,12 +8,10 @@ from itertools import pairwise
 import pytest
 
 from anabranch.overlay import Link, Overlay, Site, internet2_9
-from anabranch.plan import packed, restrict, star
+from anabranch.plan import LEAST_CHUNK_ELEMENTS, filling_elements, packed, restrict, star
 from anabranch.scheduler.chunking import (
-    LEAST_ELEMENTS,
     MOST_ELEMENTS,
     chunk_elements,
-    filling_elements,
 )
 from anabranch.scheduler.dispatch import needed_window
 
@@ -45,7 +43,7 @@ def test_chunks_have_bounds(deep: bool, rate_bps: float, cores: float) -> None:
     plan = star(overlay, hub=0)
     for size in SIZES:
         each = chunk_elements(size, plan, overlay, deep, cores)
-        assert LEAST_ELEMENTS <= each <= MOST_ELEMENTS
+        assert LEAST_CHUNK_ELEMENTS <= each <= MOST_ELEMENTS
 
 
 def test_fast_links_and_crowded_cores_make_larger_chunks() -> None:

@@ -135,15 +135,15 @@ class Member:
             settings.silence_s or LANE_SILENCE_S,
             settings.stillness_s,
         )
+        elements = 0 if served is None else len(served.model)
         transport = Transport(
-            settings.least_chunk_elements,
+            settings.chunk_elements(elements),
             settings.most_chunk_elements,
             max(settings.under_way_bytes // 4, settings.most_chunk_elements),
             strands,
             settings.auxiliary,
             kept_elements=settings.under_way_bytes // 4,
         )
-        elements = 0 if served is None else len(served.model)
         try:
             await site.start(transport, lanes, self.meter, served, elements)
         except RoundsOver:

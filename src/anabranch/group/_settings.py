@@ -8,7 +8,7 @@ import msgspec
 
 from anabranch.net.errors import RunAborted
 from anabranch.net.silence import STILLNESS_S
-from anabranch.plan import Auxiliary
+from anabranch.plan import Auxiliary, filling_elements
 from anabranch.site.meter import Measuring
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How the sites of a group send and measure, the same at all of them.
 
     Attributes:
+        deep: whether the trees are many and deep.
         least_chunk_elements, most_chunk_elements: of any buffer's chunks.
         under_way_bytes: of buffers whose exchanges may be under way at once; a larger one goes
             alone.
@@ -39,6 +40,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     kind: Literal["group"] = "group"
+    deep: bool = False
     least_chunk_elements: int
     most_chunk_elements: int
     under_way_bytes: int
@@ -53,6 +55,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     silence_s: float | None = None
     stillness_s: float = STILLNESS_S
     away_s: float = 0.0
+
+    def chunk_elements(self, elements: int) -> int:
+        """Return the most elements of a chunk of a served model, else the least that buffers have.
+
+        Args:
+            elements: of the served model; 0 where none is served.
+        """
+        filling = filling_elements(elements, self.deep) if elements else 0
+        return min(max(filling, self.least_chunk_elements), self.most_chunk_elements)
 
     @property
     def merge(self) -> AnyMerge | None:

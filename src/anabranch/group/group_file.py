@@ -18,9 +18,8 @@ from anabranch.merge import AnyMerge, Mean
 from anabranch.net.silence import STILLNESS_S
 from anabranch.overlay import BUILT_IN, Link, Overlay, Site
 from anabranch.pace import AnyLoad, AnyPace, EqualBatches
-from anabranch.plan import AnyPlanner, Auxiliary, FromFile, Packed
+from anabranch.plan import LEAST_CHUNK_ELEMENTS, AnyPlanner, Auxiliary, FromFile, Packed
 from anabranch.scheduler.awareness import AnyAwareness, Passive
-from anabranch.scheduler.chunking import LEAST_ELEMENTS
 from anabranch.scheduler.deal import AnyDeal
 from anabranch.scheduler.paced import Serve
 from anabranch.scheduler.stop_rules import StopRules
@@ -68,7 +67,7 @@ class GroupFile(Table, frozen=True, kw_only=True):
     stop: Stop | None = None
     under_way_bytes: Positive | None = 1 << 30
     chunk_elements: Positive | None = None
-    least_chunk_elements: Positive = LEAST_ELEMENTS
+    least_chunk_elements: Positive = LEAST_CHUNK_ELEMENTS
     on_loss: Literal["complete", "retry", "abort"] = "complete"
     on_error: Literal["lose", "abort"] = "lose"
     least_sites: Positive = 2

@@ -28,12 +28,19 @@ from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork
 from anabranch.net.tls import Credentials
 from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace, EqualBatches, TunedBatches, added_up
-from anabranch.plan import Auxiliary, ForestRoute, Packed, PathSearch, Plan
+from anabranch.plan import (
+    LEAST_CHUNK_ELEMENTS,
+    Auxiliary,
+    ForestRoute,
+    Packed,
+    PathSearch,
+    Plan,
+)
 from anabranch.plan import Planner as Route
 from anabranch.record import events
 from anabranch.record.releases import versions
 from anabranch.scheduler.awareness import AnyAwareness, Awareness, Oracle, Passive
-from anabranch.scheduler.chunking import LEAST_ELEMENTS, MOST_ELEMENTS, ChunkRule
+from anabranch.scheduler.chunking import MOST_ELEMENTS, ChunkRule
 from anabranch.scheduler.deal import AnyDeal, adaptive_of
 from anabranch.scheduler.losses import Planner, Repairs, or_packed
 from anabranch.scheduler.memory import Journal
@@ -149,7 +156,7 @@ class Service:
     stop: StopRules = field(default_factory=StopRules)
     under_way_bytes: int | None = 1 << 30
     chunk_elements: int | None = None
-    least_chunk_elements: int = LEAST_ELEMENTS
+    least_chunk_elements: int = LEAST_CHUNK_ELEMENTS
     on_loss: Literal["complete", "retry", "abort"] = "complete"
     on_error: Literal["lose", "abort"] = "lose"
     least_sites: int = 2
@@ -225,6 +232,7 @@ class Service:
             self.chunk_elements,
             self.least_chunk_elements,
             self.machines.cores,
+            served=self.pace is not None,
         )
 
     @property
@@ -455,6 +463,7 @@ class Service:
         workers, ahead = self.workers, int(serve.ahead)
         least = self.chunk_elements or self.least_chunk_elements
         return Settings(
+            deep=self.planner.deep,
             least_chunk_elements=least,
             most_chunk_elements=self.chunk_elements or max(MOST_ELEMENTS, least),
             under_way_bytes=_ANY_BYTES if self.under_way_bytes is None else self.under_way_bytes,

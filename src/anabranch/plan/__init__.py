@@ -65,7 +65,12 @@ if _TYPE_CHECKING:
     from anabranch.plan._routes import relay_routes
     from anabranch.plan._spanning import Spanning, spanning
     from anabranch.plan._star import Star, star
-    from anabranch.plan._stream import cut, interleave
+    from anabranch.plan._stream import (
+        LEAST_CHUNK_ELEMENTS,
+        cut,
+        filling_elements,
+        interleave,
+    )
 else:
     __getattr__, __dir__ = _lazy(
         __name__,
@@ -121,13 +126,14 @@ else:
             "_routes": ["relay_routes"],
             "_spanning": ["Spanning", "spanning"],
             "_star": ["Star", "star"],
-            "_stream": ["cut", "interleave"],
+            "_stream": ["LEAST_CHUNK_ELEMENTS", "cut", "filling_elements", "interleave"],
         },
     )
 
 __all__ = [
     "ABSENT",
     "CORE_BPS",
+    "LEAST_CHUNK_ELEMENTS",
     "NO_PARENT",
     "PLANNERS",
     "AggregationTree",
@@ -171,6 +177,7 @@ __all__ = [
     "down_delays_s_per_bit",
     "dumps",
     "fapt",
+    "filling_elements",
     "forest",
     "forest_costs",
     "holders",

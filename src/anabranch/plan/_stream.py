@@ -12,6 +12,23 @@ from anabranch.plan._model import Plan
 # that is cut so; and how many of the smallest make a whole one.
 _ENDING_A_TREE, _ENDING_SHARE = 6, 0.25
 _SMALLEST = 4
+LEAST_CHUNK_ELEMENTS = 1 << 14
+"""Of a chunk: a smaller one costs more to handle than it saves."""
+_FILLING_CHUNKS = 1000  # of a buffer, so that filling the trees takes little of the whole
+_FILLING_ELEMENTS = 1 << 16
+_SHALLOW_ELEMENTS = 1 << 18
+
+
+def filling_elements(elements: int, deep: bool) -> int:
+    """Return the most elements of a chunk that let the trees fill quickly.
+
+    Args:
+        elements: of the buffer.
+        deep: whether the trees are many and deep.
+    """
+    if not deep:
+        return _SHALLOW_ELEMENTS
+    return min(max(elements // _FILLING_CHUNKS, LEAST_CHUNK_ELEMENTS), _FILLING_ELEMENTS)
 
 
 def cut(plan: Plan, elements: int, chunk_elements: int) -> tuple[tuple[int, int], ...]:

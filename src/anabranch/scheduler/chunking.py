@@ -11,16 +11,13 @@ import math
 from dataclasses import dataclass
 
 from anabranch.overlay import Overlay
-from anabranch.plan import Plan, link_load, steady_rate_bps
+from anabranch.plan import Plan, filling_elements, link_load, steady_rate_bps
 
-LEAST_ELEMENTS, MOST_ELEMENTS = 1 << 14, 1 << 20
+MOST_ELEMENTS = 1 << 20
 MESSAGE_S = 100e-6
 """What it costs a site to receive a chunk and send it on, whatever its size, seconds of a core:
 ``benchmarks/message_cost.py`` measured 96 to 100 us where 25 sites share two cores, and 130 to 139
 where nine do. Not as a run goes on, so that its chunks are the same when it is run again."""
-_FILLING_CHUNKS = 1000  # of a buffer, so that filling the trees takes little of the whole
-_FILLING_ELEMENTS = 1 << 16
-_SHALLOW_ELEMENTS = 1 << 18
 _HANDLING_SHARE = 0.25  # of a core that a site may spend on messages as such
 _LEAST_A_TREE = 8  # chunks
 _ELEMENT_BITS = 32.0
@@ -36,15 +33,17 @@ class ChunkRule:
         elements: the most elements of every chunk; None for what fits the buffer and its plan.
         least_elements: the fewest that this then is.
         cores: see ``chunk_elements``.
+        served: whether a model is served, whose chunks stay the same whatever plans follow.
     """
 
     deep: bool
     elements: int | None = None
     least_elements: int = 1
     cores: float = math.inf
+    served: bool = False
 
     def before_plan(self, elements: int | None) -> int:
-        """Return the most elements of a chunk that a plan is made for.
+        """Return the most elements of a chunk that a plan is made for, and of a served model.
 
         Args:
             elements: of the buffer; None where that is not known.
@@ -60,22 +59,10 @@ class ChunkRule:
             plan, overlay: which links carry how much.
             elements: of the buffer.
         """
-        if self.elements is not None:
-            return self.elements
+        if self.elements is not None or self.served:
+            return self.before_plan(elements)
         found = chunk_elements(elements, plan, overlay, self.deep, self.cores)
         return max(found, self.least_elements)
-
-
-def filling_elements(elements: int, deep: bool) -> int:
-    """Return the most elements of a chunk that let the trees fill quickly.
-
-    Args:
-        elements: of the buffer.
-        deep: whether the trees are many and deep.
-    """
-    if not deep:
-        return _SHALLOW_ELEMENTS
-    return min(max(elements // _FILLING_CHUNKS, LEAST_ELEMENTS), _FILLING_ELEMENTS)
 
 
 def chunk_elements(

@@ -17,12 +17,11 @@ from anabranch.merge import AnyMerge, Mean
 from anabranch.overlay import Overlay, is_doubtful_latency
 from anabranch.pace import AnyLoad, AnyPace, Bsp, EqualBatches
 from anabranch.period import AnyPeriod, Every, EveryEpoch, EveryStep, Gossip
-from anabranch.plan import AnyPlanner, Auxiliary, ForestRoute, Packed
+from anabranch.plan import AnyPlanner, Auxiliary, ForestRoute, Packed, filling_elements
 from anabranch.record.events import ReachedBy
 from anabranch.run.faults import Fault, Scripted, script
 from anabranch.run.scenario.tasks import Task
 from anabranch.scheduler.awareness import AnyAwareness
-from anabranch.scheduler.chunking import filling_elements
 from anabranch.scheduler.deal import Adaptive, AnyDeal, adaptive_of
 from anabranch.scheduler.paced import Serve
 from anabranch.site.neighbourhood import MOST_CHUNK_ELEMENTS
