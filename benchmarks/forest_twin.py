@@ -71,7 +71,7 @@ def main() -> None:
                     )
                     real, simulated = Path(folder, "real.db"), Path(folder, "simulated.db")
                     run_locally(path, 0, overlay, real)
-                    simulate(*load(path), simulated)
+                    simulate(load(path)[0].beside_its_scheduler(), overlay, simulated)
                     measured_s, simulated_s = periods_s(real), periods_s(simulated)
                 found = [measured_s[lead] / simulated_s[lead] for lead in simulated_s]
                 ratios += found

@@ -111,7 +111,7 @@ def measure(setting: Setting) -> TwinRow:
         )
         scenario, overlay = load(path)
         simulated, measured = Path(folder, "simulated.db"), Path(folder, "measured.db")
-        simulate(scenario, overlay, simulated)
+        simulate(scenario.beside_its_scheduler(), overlay, simulated)
         run_locally(path, 0, overlay, measured)
         return compare(
             *(summarise(e for _, e in read_events(log)) for log in (simulated, measured))

@@ -46,7 +46,7 @@ def compare(
             f'task = {{kind = "exchange", elements = {elements}}}\n'
         )
         logs = Path(folder, "simulated.db"), Path(folder, "measured.db")
-        simulate(load(path)[0], overlay, logs[0])
+        simulate(load(path)[0].beside_its_scheduler(), overlay, logs[0])
         run_locally(path, 0, overlay, logs[1], emulate=True)
         simulated, measured = (per_round_s(log) for log in logs)
     return {

@@ -359,7 +359,8 @@ def meshed(
         'task = {kind = "train", data = "digits", model = "softmax", learning_rate = 0.5}\n'
         "[compute]\nsamples_per_s = 100.0\ngini = 0.3\n"
     )
-    simulate(*load_scenario(path), log)
+    scenario, _ = load_scenario(path)
+    simulate(scenario.beside_its_scheduler(), overlay, log)
     happened = [event for _, event in read_events(log)]
     assert replay(read_events(log)).decided
     # What a process sent just before it was killed may come after its successor has joined.

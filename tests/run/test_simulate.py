@@ -44,7 +44,7 @@ from anabranch.record import (
     read_events,
     summarise,
 )
-from anabranch.run.scenario import Scenario, ScenarioError, load, loads
+from anabranch.run.scenario import Scenario, ScenarioError, Simulation, load, loads
 from anabranch.run.simulate import simulate
 from anabranch.site.terms import Op, Terms, Wire
 
@@ -85,13 +85,16 @@ def scenario(
     rounds: int = 3,
     top: str = "",
 ) -> Scenario:
-    """Return a scenario; ``top`` are keys, ``tables`` whole tables of TOML."""
+    """Return a scenario; ``top`` are keys, ``tables`` whole tables of TOML.
+
+    Its scheduler is next to each site, unless a table says how far that is.
+    """
     parts = [
         f'overlay = "given elsewhere"\nstop.rounds = {rounds}\n{top}\n[route]\n{route}',
         f"[task]\n{task}",
         *tables,
     ]
-    return loads("\n".join(parts))
+    return loads("\n".join(parts)).beside_its_scheduler()
 
 
 class Run:
@@ -264,6 +267,18 @@ def test_the_scheduler_far_away_costs_a_round_trip_a_round(run: Simulate) -> Non
     assert far.ends_s[0] == pytest.approx(expected_s, rel=ALMOST)
     # Then each site says that it leaves, as soon as it has its result.
     assert far.end.at_s == far.ends_s[-1]
+
+
+def test_a_scheduler_is_as_far_as_sites_are_apart_unless_a_scenario_says_how_far(
+    run: Simulate,
+) -> None:
+    unsaid = msgspec.structs.replace(scenario(), simulation=Simulation())
+    each_s = (1.0, 2.0, 3.0, 3.0, 9.0, 8.0)
+    given = zip(TRIANGLE.links, each_s, strict=True)
+    links = tuple(replace(link, latency_s=latency_s) for link, latency_s in given)
+    for latency_s, overlay in ((LATENCY_S, TRIANGLE), (3.0, replace(TRIANGLE, links=links))):
+        said = scenario(f"[simulation]\ncontrol_latency_s = {latency_s}")
+        assert run(unsaid, overlay).events[1:] == run(said, overlay).events[1:]
 
 
 def test_a_rate_trace_counts_from_the_start_of_the_run(run: Simulate) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from importlib.resources import as_file, files
@@ -179,7 +179,8 @@ def twin(
     ):
         simulated.log.parent.mkdir(parents=True, exist_ok=True)
         measured.log.parent.mkdir(parents=True, exist_ok=True)
-        _simulate(simulated, data_dir)
+        # Real processes on one machine have their scheduler there, too.
+        _simulate(replace(simulated, scenario=simulated.scenario.beside_its_scheduler()), data_dir)
         _run_locally(measured, data_dir, emulate)
         pairs.append((simulated.log, measured.log))
     rows = [

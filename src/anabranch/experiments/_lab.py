@@ -185,6 +185,8 @@ class Lab:
             ScenarioError: a scenario cannot run in this world.
             EmulationError: this machine cannot emulate an overlay.
         """
+        # The papers' models of time have no scheduler apart from the sites.
+        trials = [replace(each, scenario=each.scenario.beside_its_scheduler()) for each in trials]
         wanted = {_what(trial): trial for trial in reversed(trials)}
         new = [trial for key, trial in reversed(wanted.items()) if key not in self._known]
         if self.emulate:

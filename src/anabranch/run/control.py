@@ -183,13 +183,15 @@ def _note_faults(log: RunLog, scheduler: Scheduler, scenario: Scenario) -> None:
         play((moment for moment in each.moments() if moment[0] >= since_start_s), at, happen)
 
 
-def service_of(scenario: Scenario, overlay: Overlay, cores: float = math.inf) -> Service:
+def service_of(
+    scenario: Scenario, overlay: Overlay, cores: float = math.inf, control_latency_s: float = 0.0
+) -> Service:
     """Return what a scenario's sites are served with.
 
     Args:
         scenario: which, with one route.
         overlay: its overlay.
-        cores: see :class:`anabranch.group.service.Machines`.
+        cores, control_latency_s: see :class:`anabranch.group.service.Machines`.
 
     Raises:
         ScenarioError: the task's model does not fit its data.
@@ -229,10 +231,7 @@ def service_of(scenario: Scenario, overlay: Overlay, cores: float = math.inf) ->
         least_sites=1 if is_served else scenario.least_sites,
         silence_s=CONTROL_SILENCE_S if scenario.wait_s is None else scenario.wait_s,
         stillness_s=STILLNESS_S if scenario.wait_s is None else scenario.wait_s,
-        machines=Machines(
-            cores=cores,
-            control_latency_s=scenario.simulation.control_latency_s,
-        ),
+        machines=Machines(cores, control_latency_s),
     )
 
 

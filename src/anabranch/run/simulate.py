@@ -89,7 +89,7 @@ def simulate(
     """
     check_simulable(scenario)
     course = plan_course(scenario, overlay, save_every, resume)
-    service = service_of(scenario, overlay)
+    service = service_of(scenario, overlay, control_latency_s=scenario.control_latency_s(overlay))
     plan = service.first_plan()
     with one_thread(scenario), EventLog.create(log_path, commit_every=_EVENTS_A_COMMIT) as log:
         files = Files(data_dir, weights_of(log_path), checkpoints_of(log_path), resume)
@@ -174,7 +174,7 @@ class _Simulation:
         self._loop = loop
         scenario, overlay = self._scenario, self._overlay
         wait_s = math.inf if scenario.wait_s is None else scenario.wait_s
-        control_s = scenario.simulation.control_latency_s
+        control_s = self._service.machines.control_latency_s
         # Where a run ends with the first loss, no silence is gone round, so none is told.
         unusual_s = math.inf if scenario.on_loss == "abort" else _UNUSUAL_S
         self._network = SimulatedNetwork(

@@ -188,7 +188,7 @@ def observe(case: Case, data_dir: Path | None = None) -> Seen:
     overlay = fleet(case.server, case.clients)
     with tempfile.TemporaryDirectory(prefix="anabranch-") as folder:
         log = Path(folder, "run.db")
-        simulate(case.scenario(), overlay, log, data_dir)
+        simulate(case.scenario().beside_its_scheduler(), overlay, log, data_dir)
         events = [event for _, event in read_events(log)]
     summary = summarise_pace(events)
     assert summary is not None

@@ -168,7 +168,7 @@ def train(job: tuple[int, str, str, int], rounds: int, data: str, data_dir: Path
     )
     with tempfile.TemporaryDirectory(prefix="anabranch-") as folder:
         log = Path(folder, "run.db")
-        simulate(scenario, overlay, log, data_dir)
+        simulate(scenario.beside_its_scheduler(), overlay, log, data_dir)
         seen = [event for _, event in read_events(log) if isinstance(event, Evaluated)]
     return Trained(tuple({each.at_s: (each.at_s, each.accuracy) for each in seen}.values()))
 

@@ -182,7 +182,7 @@ def train(job: tuple[str, int], size: Size, data_dir: Path | None = None) -> Tra
     )
     with tempfile.TemporaryDirectory(prefix="anabranch-") as folder:
         log = Path(folder, "run.db")
-        simulate(scenario, overlay, log, data_dir)
+        simulate(scenario.beside_its_scheduler(), overlay, log, data_dir)
         events = [event for _, event in read_events(log)]
     clients = scenario.workers(overlay)
     outliers = {clients[each] for each in size.partition.outlier_sites(size.clients, seed)}

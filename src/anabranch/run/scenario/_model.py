@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 from typing import Annotated, Literal
 
 import msgspec
@@ -52,11 +53,12 @@ class Simulation(Table, frozen=True, kw_only=True):
         tensors: whether chunks hold numbers (``real``) or have only sizes (``sizes``), which is
             much faster, and trains nothing: a warning names the keys for training that are given.
             None is ``real`` for training and ``sizes`` for exchanges.
-        control_latency_s: one way between the scheduler and each site, seconds.
+        control_latency_s: one way between the scheduler and each site, seconds; None for the median
+            latency of the overlay's links.
     """
 
     tensors: Literal["real", "sizes"] | None = None
-    control_latency_s: Annotated[float, Meta(ge=0, le=LONGEST_S)] = 0.0
+    control_latency_s: Annotated[float, Meta(ge=0, le=LONGEST_S)] | None = None
 
 
 LEAST_SITES = 2
@@ -179,7 +181,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     def doubts(self) -> tuple[str, ...]:
         """Sentences on values that are possible and seldom meant."""
         latency_s = self.simulation.control_latency_s
-        if not is_doubtful_latency(latency_s):
+        if latency_s is None or not is_doubtful_latency(latency_s):
             return ()
         return (f"simulation.control_latency_s: {latency_s:g} s; was it meant as ms?",)
 
@@ -229,6 +231,18 @@ class Scenario(Table, frozen=True, kw_only=True):
         if self.is_served and isinstance(self.period, EveryEpoch):
             return self.period.steps(held, samples)
         return self.period.steps if self.is_served and isinstance(self.period, Every) else 1
+
+    def control_latency_s(self, overlay: Overlay) -> float:
+        """Return how far the scheduler of a simulation is from each site, one way, seconds."""
+        given = self.simulation.control_latency_s
+        return median(link.latency_s for link in overlay.links) if given is None else given
+
+    def beside_its_scheduler(self) -> Scenario:
+        """Return it with the scheduler next to each site, unless it says how far that is."""
+        if self.simulation.control_latency_s is not None:
+            return self
+        beside = msgspec.structs.replace(self.simulation, control_latency_s=0.0)
+        return msgspec.structs.replace(self, simulation=beside)
 
     def workers(self, overlay: Overlay) -> list[int]:
         """Return the sites that compute, by index."""
