@@ -64,7 +64,7 @@ def test_help_lists_the_commands() -> None:
     assert done.returncode == 0
     for command in ("demo", "plan", "run", "simulate", "twin", "report", "replay", "export"):
         assert command in done.stdout
-    for part in ("scheduler", "site", "status"):
+    for part in ("scheduler", "host", "site", "status"):
         assert part in done.stdout
 
 
@@ -413,6 +413,26 @@ def test_a_scheduler_names_the_option_that_does_not_go_with_others(
     done = anabranch("scheduler", "--sites", "a,b", *options)
     assert done.returncode == 2
     assert named in " ".join(done.stderr.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (["host", "SCENARIO"], "Missing option '--log'"),
+        (["host", "SCENARIO", "--log", "run.db", "--route", "2"], "SCENARIO has routes 0..1"),
+        (["host", "SCENARIO", "--log", "run.db", "--pace", "asp"], "No such option: --pace"),
+        (["host", "SCENARIO", "--log", "run.db", "--standby"], "--standby needs --journal"),
+        (["scheduler", "SCENARIO"], "unexpected extra argument"),
+        (["scheduler"], "a scenario's scheduler is `anabranch host SCENARIO`"),
+    ],
+)
+def test_a_group_s_scheduler_and_a_scenario_s_are_two_commands(
+    command: list[str], named: str, two_routes: Path
+) -> None:
+    done = anabranch(*(str(two_routes) if each == "SCENARIO" else each for each in command))
+    assert done.returncode == 2
+    said = " ".join(done.stderr.replace("│", " ").split()).replace(" ", "")
+    assert named.replace("SCENARIO has", f"{two_routes} has").replace(" ", "") in said
 
 
 def test_the_links_of_an_overlay_have_their_own_rates() -> None:

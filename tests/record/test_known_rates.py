@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from anabranch.cli._processes import _service
+from anabranch.cli._scheduler import _service
 from anabranch.group import _local
 from anabranch.overlay import Overlay, loads
 from anabranch.plan import Plan

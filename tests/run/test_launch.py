@@ -323,7 +323,7 @@ def children_of(parent: int) -> dict[str, int]:
             continue  # it has ended meanwhile
         if int(status[1]) == parent and "anabranch" in command:
             kind, name = command[command.index("anabranch") + 1], command[-2]
-            found["the scheduler" if kind == "scheduler" else f"site {name}"] = int(folder.name)
+            found["the scheduler" if kind == "host" else f"site {name}"] = int(folder.name)
     return found
 
 

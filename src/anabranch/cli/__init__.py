@@ -5,6 +5,7 @@ from anabranch.cli import _runs  # isort: skip  # noqa: F401
 from anabranch.cli import _plans  # isort: skip  # noqa: F401
 from anabranch.cli import _reproduce  # isort: skip  # noqa: F401
 from anabranch.cli import _results  # isort: skip  # noqa: F401
+from anabranch.cli import _scheduler  # isort: skip  # noqa: F401
 from anabranch.cli import _processes  # isort: skip  # noqa: F401
 from anabranch.cli import _status  # isort: skip  # noqa: F401
 from anabranch.cli import _certs  # isort: skip  # noqa: F401

@@ -20,10 +20,9 @@ from anabranch._paths import parts_of
 from anabranch._text import say
 from anabranch._typed_toml import tag_of
 from anabranch.cli._app import app, console, ending_on_interrupt, tell_of
+from anabranch.cli._options import MetricsOption, metrics_at
 from anabranch.emulate import check_emulable
-from anabranch.net.addresses import parse
 from anabranch.net.errors import RunAborted
-from anabranch.net.network import Address
 from anabranch.overlay import Overlay
 from anabranch.record import LogError, fingerprint, read_events, tables
 from anabranch.record.runs import name_apart, pair_up, read_run, read_runs
@@ -82,23 +81,6 @@ ResumeOption = Annotated[
         "its log. Of several routes, only the one that was saved is run.",
     ),
 ]
-
-
-MetricsOption = Annotated[
-    str | None,
-    typer.Option(
-        help="host:port where Prometheus finds metrics, at /metrics; a port alone is on this "
-        "machine only. All that reach it may read them."
-    ),
-]
-
-
-def metrics_at(text: str) -> Address:
-    """Return where metrics are to be found: on this machine, unless asked otherwise."""
-    try:
-        return parse(f"127.0.0.1:{text}" if text.isdigit() else text)
-    except ValueError as error:
-        raise typer.BadParameter(f"--metrics: {error}") from None
 
 
 JournalOption = Annotated[

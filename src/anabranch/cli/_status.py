@@ -10,7 +10,7 @@ import typer
 
 from anabranch._text import say
 from anabranch.cli._app import app, console
-from anabranch.cli._processes import InsecureOption, address_given, token_given
+from anabranch.cli._options import InsecureOption, address_given, token_given
 from anabranch.net.tcp import TcpNetwork
 from anabranch.net.tls import Credentials, TlsError
 from anabranch.record import status as statuses

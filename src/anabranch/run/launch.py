@@ -121,7 +121,7 @@ def run_locally(
             scheduler = start(
                 "the scheduler",
                 None,
-                "scheduler",
+                "host",
                 *options,
                 "--",
                 str(scenario),

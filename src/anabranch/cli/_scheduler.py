@@ -1,0 +1,303 @@
+"""The command that is a group's scheduler."""
+
+from __future__ import annotations
+
+import sys
+import typing
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from anabranch import overlay as overlays
+from anabranch._typed_toml import TomlError, converted, listed, nearest, tag_of
+from anabranch.cli._app import app
+from anabranch.cli._options import (
+    FormatOption,
+    InsecureOption,
+    JournalOption,
+    ListenOption,
+    MetricsOption,
+    ProgressOption,
+    StandbyOption,
+    StdinOption,
+    TlsOption,
+    address_given,
+    check_standby,
+    credentials,
+    listening,
+    sayer,
+    tell_doubts,
+    token_given,
+    watching,
+)
+from anabranch.cli._plans import ROUTES
+from anabranch.net.silence import STILLNESS_S
+from anabranch.net.tls import SCHEDULER
+from anabranch.pace import PACES
+from anabranch.plan import ForestRoute
+from anabranch.scheduler.watching import PROGRESS_S
+
+if TYPE_CHECKING:
+    from anabranch.group import Service
+
+_T = TypeVar("_T")
+OnError = typing.Literal["lose", "abort"]
+OnLoss = typing.Literal["complete", "retry", "abort"]
+_GROUP_ROUTES = {kind: each for kind, each in ROUTES.items() if each is not ForestRoute}
+_PACES = {tag_of(pace): pace for pace in PACES}
+
+
+@app.command()
+def scheduler(
+    log: Annotated[Path | None, typer.Option(help="The event log to create.")] = None,
+    group: Annotated[
+        Path | None,
+        typer.Option(
+            help="A TOML file of all that a group is served with, by a scenario's keys, in place "
+            "of options."
+        ),
+    ] = None,
+    overlay: Annotated[
+        str | None,
+        typer.Option(help="A built-in overlay or a file; links may lack rates."),
+    ] = None,
+    sites: Annotated[
+        str | None,
+        typer.Option(help="Without an overlay: names, as paris,austin; links are measured."),
+    ] = None,
+    route: Annotated[
+        str,
+        typer.Option(
+            help=f"Where aggregates travel, {listed(_GROUP_ROUTES)}; packed if not given. With "
+            "parameters, as fapt,roots=3."
+        ),
+    ] = "",
+    measure: Annotated[
+        bool,
+        typer.Option(help="Take all links for equal until they are measured."),
+    ] = False,
+    keep_plan: Annotated[
+        bool,
+        typer.Option(
+            "--keep-plan",
+            help="With --overlay: its rates are facts, so that no link is measured and the first "
+            "plan stays.",
+        ),
+    ] = False,
+    links_bps: Annotated[
+        float | None,
+        typer.Option(
+            help="With --sites: the rate of every link, which then counts, and is not measured.",
+            min=1.0,
+        ),
+    ] = None,
+    pace: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Of a group whose roots serve the model: {listed(_PACES)}; with parameters, as "
+            "ssp,lead=3."
+        ),
+    ] = None,
+    updates: Annotated[
+        int, typer.Option(help="How many each worker makes, where the model is served.", min=1)
+    ] = 1,
+    model_mb: Annotated[
+        float | None,
+        typer.Option(
+            help="With --pace: the model's size in megabytes, which its route is planned for.",
+            min=1e-6,
+        ),
+    ] = None,
+    on_loss: Annotated[
+        str,
+        typer.Option(
+            help="What becomes of a group's exchanges when a site or link is lost: complete them "
+            "among those left, retry them from the beginning, or abort."
+        ),
+    ] = "complete",
+    on_error: Annotated[
+        str,
+        typer.Option(
+            help="What becomes of a group when an exception, or Ctrl-C, ends a site's part: lose "
+            "that site, as if it had died, or abort."
+        ),
+    ] = "lose",
+    least_sites: Annotated[
+        int, typer.Option(help="With fewer sites left than these, a group ends.", min=1)
+    ] = 2,
+    begin_with: Annotated[
+        int | None,
+        typer.Option(
+            help="How many sites a group begins with, all if not given; others join later.", min=1
+        ),
+    ] = None,
+    journal: JournalOption = None,
+    standby: StandbyOption = False,
+    stillness: Annotated[
+        float,
+        typer.Option(
+            help="Seconds that a group's site may say nothing while its machine answers, at least: "
+            "as when one call holds its interpreter's lock.",
+            min=0.1,
+        ),
+    ] = STILLNESS_S,
+    silence: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds of silence, at least, after which a site or link of a group is lost; "
+            "2 if not given, where the others go on without it.",
+            min=0.5,
+        ),
+    ] = None,
+    listen: ListenOption = "127.0.0.1:0",
+    progress_every: ProgressOption = PROGRESS_S,
+    metrics: MetricsOption = None,
+    log_format: FormatOption = "auto",
+    stop_with_stdin: StdinOption = False,
+    insecure: InsecureOption = False,
+    tls: TlsOption = None,
+) -> None:
+    """Run a group's scheduler; processes join it with `anabranch.join(...)`.
+
+    The token is $ANABRANCH_TOKEN.
+    """
+    address = address_given(listen, insecure or tls is not None)
+    check_standby(standby, journal, address)
+    if group is None:
+        service = _service(
+            overlay, sites, route, measure, keep_plan, links_bps, pace, updates, model_mb
+        )
+        if on_loss not in typing.get_args(OnLoss):
+            raise typer.BadParameter(f"--on-loss {on_loss}: give complete, retry or abort")
+        if on_error not in typing.get_args(OnError):
+            raise typer.BadParameter(f"--on-error {on_error}: give lose or abort")
+        service = replace(
+            service,
+            on_error=typing.cast("OnError", on_error),
+            on_loss=typing.cast("OnLoss", on_loss),
+            least_sites=least_sites,
+            begin_with=begin_with,
+            silence_s=silence,
+            stillness_s=stillness,
+        )
+    else:
+        said = (overlay, sites, route, measure, keep_plan, links_bps, pace, model_mb)
+        usual = updates, on_loss, on_error, least_sites, begin_with, silence, stillness
+        if any(said) or usual != (1, "complete", "lose", 2, None, None, STILLNESS_S):
+            raise typer.BadParameter(
+                f"--group {group}: the file says it all; leave the options out that it has keys for"
+            )
+        service = _from_file(group)
+    asked = "--begin-with" if group is None else f"--group {group}: begin_with"
+    begin_with = service.begin_with
+    if begin_with is not None and service.on_loss == "abort":
+        raise typer.BadParameter(f"{asked} is not for a group that a loss ends (abort)")
+    if begin_with is not None and begin_with > service.overlay.size:
+        raise typer.BadParameter(
+            f"{asked} {begin_with}: the overlay has {service.overlay.size} sites"
+        )
+    if journal is not None and not service.repairs:
+        raise typer.BadParameter("--journal is not for a group with --on-loss abort or --pace")
+    tell = sayer(log_format, sys.stderr)
+    tell_doubts(service.overlay, (), tell)
+    from anabranch.group.serve import Process, serve
+
+    process = Process(
+        token_given(),
+        address,
+        log,
+        listening,
+        tell,
+        credentials(tls, SCHEDULER),
+        journal,
+        standby,
+        stop_with_stdin,
+        watching(progress_every, metrics),
+    )
+    serve(service.listening_at(address), process)
+
+
+def _from_file(path: Path) -> Service:
+    from anabranch.group import group_file
+
+    try:
+        return group_file.load(path)
+    except (TomlError, overlays.OverlayError) as error:
+        raise typer.BadParameter(f"--group: {error}") from None
+
+
+def _service(
+    overlay: str | None,
+    sites: str | None,
+    route: str,
+    measure: bool,
+    keep_plan: bool,
+    links_bps: float | None,
+    pace: str | None,
+    updates: int,
+    model_mb: float | None,
+) -> Service:
+    """Return what a group is served with, as options say."""
+    from anabranch.group import Service
+    from anabranch.group.group_file import UNKNOWN_BPS, complete
+    from anabranch.scheduler.awareness import Passive
+    from anabranch.scheduler.deal import ByShare
+
+    if overlay is not None and sites is not None:
+        raise typer.BadParameter("--sites is not with --overlay, which names its sites itself")
+    if overlay is None and sites is None:
+        raise typer.BadParameter(
+            "give --overlay FILE, --sites NAME,NAME,... or --group FILE; a scenario's scheduler is "
+            "`anabranch host SCENARIO`"
+        )
+    if keep_plan and (overlay is None or measure):
+        raise typer.BadParameter("--keep-plan is for --overlay, and not with --measure")
+    if links_bps is not None and sites is None:
+        raise typer.BadParameter("--links-bps is for --sites; an overlay's links have their rates")
+    if sites is not None:
+        network, measure = complete(sites.split(","), links_bps), True
+    else:
+        assert overlay is not None
+        network = overlays.load(overlay, unknown_rate_bps=UNKNOWN_BPS if measure else None)
+    planner = _value("--route", route or "packed", _GROUP_ROUTES)
+    if pace is not None:
+        rule = _value("--pace", pace, _PACES)
+        return Service(
+            network,
+            planner,
+            None,
+            pace=rule,
+            updates=updates,
+            model_elements=None if model_mb is None else max(1, round(model_mb * 1e6 / 4)),
+        )
+    if model_mb is not None:
+        raise typer.BadParameter(
+            "--model-mb is for --pace; a group without one plans for the size of each exchange"
+        )
+    if links_bps is not None:
+        return Service(network, planner, None, deal=ByShare())
+    if keep_plan:
+        return Service(network, planner, None)
+    awareness = Passive(start="equal" if measure else "overlay")
+    return Service(network, planner, awareness)
+
+
+def _value(option: str, text: str, known: Mapping[str, type[_T]]) -> _T:
+    """Return what KIND or KIND,KEY=VALUE,... stands for, keys as scenario files spell them."""
+    kind, *given = text.split(",")
+    if kind not in known:
+        near = nearest(kind, known) or f"give one of {listed(known)}"
+        raise typer.BadParameter(f"{option} {text}: no such kind; {near}")
+    table: dict[str, object] = {"kind": kind}
+    for each in given:
+        key, equals, value = each.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{option} {text}: {each!r} is not KEY=VALUE")
+        table[key] = value
+    try:
+        return converted(table, known[kind], strict=False)
+    except TomlError as error:
+        raise typer.BadParameter(f"{option} {text}: {error}") from None
