@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from itertools import permutations
+from functools import partial
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,13 @@ from anabranch.emulate import Direction, Emulation, emulated
 from anabranch.overlay import Link, Overlay, Site, dumps
 
 from ..emulate.sockets import emulates
+from ..every import every
 
-NAMES = ("paris", "austin", "tokyo")
+NAMES = ("paris", "austin", "tokyo", "lima")
 OVERLAY = Overlay(
-    "three",
+    "four",
     tuple(map(Site, NAMES)),
-    tuple(Link(a, b, 50e6) for a, b in permutations(range(3), 2)),
+    tuple(Link(a, b, 50e6) for a, b in permutations(range(4), 2)),
 )
 SITE = Path(__file__).parent / "way_cut_site.py"
 
@@ -88,8 +91,20 @@ def certificates(folder: Path) -> str:
     return str(folder)
 
 
-def play(cut: Callable[[Emulation], None], folder: Path, tls: str, rounds_after: int = 5) -> str:
-    """Cut while rounds are made; check each element at each site; return the scheduler's words."""
+def play(
+    cuts: Sequence[Callable[[Emulation], None]], folder: Path, tls: str, rounds_after: int = 5
+) -> list[str]:
+    """Cut one thing after another while rounds are made; check each element at each site.
+
+    Args:
+        cuts: each is made once the sites have made so many rounds since the one before.
+        folder: for the scheduler's files.
+        tls: the folder with the certificates; empty for none.
+        rounds_after: how many rounds each cut is followed by.
+
+    Returns:
+        What the scheduler said from each cut to the next, or to the end.
+    """
     with ExitStack() as stack:
         wan = stack.enter_context(emulated(OVERLAY))
         wan.begin()
@@ -97,42 +112,69 @@ def play(cut: Callable[[Emulation], None], folder: Path, tls: str, rounds_after:
         said, rounds = Lines(scheduler.stderr), [Lines(each.stdout) for each in sites]
         before = [len(each.first(3)) for each in rounds]
         assert min(before) >= 3
-        cut(wan)
-        for lines, count in zip(rounds, before, strict=True):
-            lines.first(count + rounds_after)
+        begins = []
+        for cut in cuts:
+            begins.append(len(said.first(0)))
+            cut(wan)
+            before = [
+                len(lines.first(count + rounds_after))
+                for lines, count in zip(rounds, before, strict=True)
+            ]
         for each in sites:
             each.stdin.close()
-        assert [each.wait(60) for each in sites] == [0, 0, 0]
+        assert [each.wait(60) for each in sites] == [0] * len(sites)
         assert scheduler.wait(60) == 0
-        for lines, count in zip(rounds, before, strict=True):
-            found = [json.loads(line) for line in lines.first(count + rounds_after)]
-            assert len(found) >= count + rounds_after
-            assert {tuple(each["sums"]) for each in found} == {(7.0,)}
+        for lines in rounds:
+            found = [json.loads(line) for line in lines.first(10**6)]
+            assert len(found) >= 3 + len(cuts) * rounds_after
+            assert {tuple(each["sums"]) for each in found} == {(15.0,)}
             assert {tuple(each["sites"]) for each in found} == {NAMES}
-        words = "\n".join(said.first(10**6))
-    assert "lost" not in words
-    return words
+        words = said.first(10**6)
+    assert not any("lost" in line for line in words)
+    return ["\n".join(words[begin:end]) for begin, end in pairwise([*begins, len(words)])]
 
 
 @emulates
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("is_encrypted", [False, True])
-@pytest.mark.parametrize("directions", [("to", "from"), ("to",), ("from",)])
-def test_the_site_goes_on_through_a_neighbour_and_each_round_is_exact(
-    directions: Sequence[Direction], is_encrypted: bool, tmp_path: Path
+def test_a_site_whose_way_is_cut_goes_on_through_a_neighbour_and_each_round_is_exact(
+    is_encrypted: bool, tmp_path: Path
 ) -> None:
+    """One site after another loses its way, until only that of the first is whole."""
     tls = certificates(tmp_path / "certs") if is_encrypted else ""
-    words = play(lambda wan: wan.cut_control(2, directions), tmp_path, tls)
-    assert "tokyo is connected again, through paris: its own way here is cut" in words
+    cuts: dict[str, Sequence[Direction]] = {
+        "tokyo": ("to", "from"),
+        "austin": ("to",),
+        "lima": ("from",),
+    }
+    said = play(
+        [
+            partial(Emulation.cut_control, site=NAMES.index(name), directions=directions)
+            for name, directions in cuts.items()
+        ],
+        tmp_path,
+        tls,
+    )
+    whole = [*NAMES]
+    for name, words in zip(cuts, said, strict=True):
+        whole.remove(name)
+        through = "|".join(whole)
+        assert re.search(f"{name} is connected again, through ({through}): its own way", words)
 
 
 @emulates
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("is_encrypted", [False, True])
-@pytest.mark.parametrize(("source", "target"), [(1, 2), (2, 1)])
 def test_where_a_link_carries_nothing_in_one_direction_rounds_go_round_the_pair(
-    source: int, target: int, is_encrypted: bool, tmp_path: Path
+    is_encrypted: bool, tmp_path: Path
 ) -> None:
     tls = certificates(tmp_path / "certs") if is_encrypted else ""
-    words = play(lambda wan: wan.cut(source, target), tmp_path, tls)
-    assert "nothing crosses the links between" in words
+    cuts = [(1, 2), (3, 0)]
+    said = play(
+        [partial(Emulation.cut, source=source, target=target) for source, target in cuts],
+        tmp_path,
+        tls,
+    )
+    for pair, words in zip(cuts, said, strict=True):
+        [line] = re.findall("nothing crosses the links between .*", words)
+        assert every(NAMES[site] in line for site in pair), line

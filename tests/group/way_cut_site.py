@@ -18,7 +18,7 @@ def main(scheduler: str, name: str, host: str, tls: str) -> None:
         while not is_over:
             buffer = np.full(500_000, 2.0**group.index, np.float32)
             group.all_reduce(buffer, op="sum")
-            sums = sorted({float(each) for each in buffer})
+            sums = np.unique(buffer).tolist()
             print(json.dumps({"sums": sums, "sites": [*group.sites]}), flush=True)
             is_over = all(group.all_gather(bool(select.select([sys.stdin], [], [], 0.05)[0])))
 
