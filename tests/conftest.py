@@ -1,7 +1,11 @@
-"""Where temporary files go, what interrupts do, how long examples take, that groups stay groups."""
+"""Where temporary files go, what interrupts do, how long examples take, that groups stay groups.
+
+And what the garbage collector leaves out.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -35,3 +39,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 f"{item.nodeid} would not run with its group: pytest {pytest.__version__} and this "
                 "pytest-xdist do not agree; install what constraints.txt says"
             )
+
+
+def pytest_collection_finish() -> None:
+    """Let no garbage collection look through modules and tests, most of what a worker holds."""
+    gc.collect()
+    gc.freeze()
