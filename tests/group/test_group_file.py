@@ -22,6 +22,7 @@ from anabranch.record import read_events
 from anabranch.record.events import RunStarted
 
 from ..every import every
+from ..forked import Forked
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "groups"
@@ -90,19 +91,18 @@ class Running:
     """A scheduler of an example's group, and its sites; all end with the test."""
 
     def __init__(self, file: Path, log: Path) -> None:
-        self.started: list[subprocess.Popen[str]] = []
+        self.started: list[Forked] = []
         self._environment = {**os.environ, "ANABRANCH_TOKEN": "of an example"}
         options = ["--group", str(file), "--log", str(log), "--listen", "127.0.0.1:0"]
         self.scheduler = self._start("-m", "anabranch", "scheduler", *options)
         assert self.scheduler.stdout is not None
         self._environment["ANABRANCH_SCHEDULER"] = self.scheduler.stdout.readline().strip()
 
-    def _start(self, *arguments: str, **more: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+    def _start(self, *arguments: str, **more: str) -> Forked:
+        process = Forked(
             [sys.executable, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
             env=self._environment | more,
         )
         self.started.append(process)
@@ -114,7 +114,7 @@ class Running:
         while "joined" not in (line := self.scheduler.stderr.readline()) or "waits_for" in line:
             assert line, "the scheduler has ended"
 
-    def site(self, script: Path, name: str, **more: str) -> subprocess.Popen[str]:
+    def site(self, script: Path, name: str, **more: str) -> Forked:
         return self._start(str(script), name, ANABRANCH_SITE=name, **more)
 
 

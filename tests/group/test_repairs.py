@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ..forked import Forked
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]  # processes
 
 PROGRAM = """
@@ -72,28 +74,26 @@ with anabranch.join() as group:
 
 
 @pytest.fixture
-def group() -> Iterator[Callable[..., list[subprocess.Popen[str]]]]:
+def group() -> Iterator[Callable[..., list[Forked]]]:
     """Return what starts a group of three, whose scheduler comes first; all end with the test."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Forked] = []
 
-    def start(*options: str, program: str = PROGRAM) -> list[subprocess.Popen[str]]:
+    def start(*options: str, program: str = PROGRAM) -> list[Forked]:
         environment = {**os.environ, "ANABRANCH_TOKEN": "told"}
-        scheduler = subprocess.Popen(
+        scheduler = Forked(
             [sys.executable, "-m", "anabranch", "scheduler", "--sites", "a,b,c", *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
             env=environment,
         )
         started.append(scheduler)
         assert scheduler.stdout is not None
         environment["ANABRANCH_SCHEDULER"] = scheduler.stdout.readline().strip()
         started.extend(
-            subprocess.Popen(
+            Forked(
                 [sys.executable, "-c", program],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                text=True,
                 env={**environment, "ANABRANCH_SITE": name},
             )
             for name in "abc"
@@ -111,7 +111,7 @@ def group() -> Iterator[Callable[..., list[subprocess.Popen[str]]]]:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_the_others_complete_what_was_under_way(
-    group: Callable[..., list[subprocess.Popen[str]]], number: signal.Signals
+    group: Callable[..., list[Forked]], number: signal.Signals
 ) -> None:
     scheduler, a, lost, c = group("--stillness", "2")
     lost.send_signal(number)
@@ -125,7 +125,7 @@ def test_the_others_complete_what_was_under_way(
 
 
 def test_who_was_given_up_for_its_silence_is_told_why(
-    group: Callable[..., list[subprocess.Popen[str]]], tmp_path: Path
+    group: Callable[..., list[Forked]], tmp_path: Path
 ) -> None:
     program = SUMS_UNTIL.format(over=tmp_path / "over")
     scheduler, a, silent, c = group("--stillness", "2", program=program)
@@ -160,7 +160,7 @@ with anabranch.join() as group:
 
 @pytest.mark.parametrize("secured", [False, True])
 def test_a_site_whose_interpreter_stands_still_is_no_lost_site(
-    group: Callable[..., list[subprocess.Popen[str]]], secured: bool, tmp_path: Path
+    group: Callable[..., list[Forked]], secured: bool, tmp_path: Path
 ) -> None:
     options = ["--silence", "0.5"]
     program = HOLDS_ITS_LOCK
@@ -180,7 +180,7 @@ def test_a_site_whose_interpreter_stands_still_is_no_lost_site(
 
 
 def test_a_scheduler_that_stood_still_twice_gives_no_site_up(
-    group: Callable[..., list[subprocess.Popen[str]]], tmp_path: Path
+    group: Callable[..., list[Forked]], tmp_path: Path
 ) -> None:
     program = SUMS_UNTIL.format(over=tmp_path / "over")
     scheduler, *sites = group("--journal", str(tmp_path / "journal.db"), program=program)
@@ -199,9 +199,7 @@ def test_a_scheduler_that_stood_still_twice_gives_no_site_up(
 
 
 @pytest.mark.parametrize("options", [["--on-loss", "abort"], ["--least-sites", "3"]])
-def test_a_group_may_end_instead(
-    group: Callable[..., list[subprocess.Popen[str]]], options: list[str]
-) -> None:
+def test_a_group_may_end_instead(group: Callable[..., list[Forked]], options: list[str]) -> None:
     scheduler, a, lost, c = group(*options)
     lost.kill()
     for site in (a, c):
@@ -213,7 +211,7 @@ def test_a_group_may_end_instead(
 
 @pytest.mark.parametrize(("on_loss", "delay", "fragments"), [("complete", 2, 2), ("retry", 0, 1)])
 def test_those_left_average_on_and_end_with_one_model(
-    group: Callable[..., list[subprocess.Popen[str]]], on_loss: str, delay: int, fragments: int
+    group: Callable[..., list[Forked]], on_loss: str, delay: int, fragments: int
 ) -> None:
     program = AVERAGES.format(delay=delay, fragments=fragments)
     _, a, lost, c = group("--on-loss", on_loss, program=program)

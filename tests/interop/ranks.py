@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import socket
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from tests.forked import forking
 
 _LIMIT_S = 100.0
 
@@ -34,9 +35,7 @@ def run_ranks(
     Raises:
         AssertionError: it raised at a rank; with its traceback.
     """
-    # Of a process that has imported PyTorch, 2.4 s of a core for each rank otherwise, and no more.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch._dynamo", "anabranch.interop.torch_backend"])
+    context = forking()  # 2.4 s of a core for each rank otherwise
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     processes, pipes = [], []

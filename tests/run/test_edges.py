@@ -205,6 +205,7 @@ def test_clients_of_edges_that_die_and_return_never_stop_a_run(seed: int, tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_real_clients_of_edges_train_on_when_one_is_killed(tmp_path: Path) -> None:
     path = write(tmp_path, SPLIT, '{kind = "asp"}')
     path.write_text(path.read_text().replace("compute = {samples_per_s = 40, gini = 0.2}\n", ""))

@@ -466,6 +466,7 @@ def test_registered_clients_are_more_than_workers(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_sixteen_processes_take_turns_while_one_is_killed_and_one_sleeps(tmp_path: Path) -> None:
     clients = 16
     more = (
@@ -492,6 +493,7 @@ def test_sixteen_processes_take_turns_while_one_is_killed_and_one_sleeps(tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_processes_stand_for_registered_clients(tmp_path: Path) -> None:
     more = "clients = {registered = 30, vanish = 0.1}\nstop = {rounds = 5}\n"
     text = scenario('{kind = "fedavg", fraction = 0.75, give_up_after = 1, deadline_s = 4}', more)

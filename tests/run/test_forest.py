@@ -771,6 +771,7 @@ def killed_in_reality(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_eight_real_workers_train_in_groups_that_have_several_trees(tmp_path: Path) -> None:
     overlay = random_complete(9, 0, low_bps=50e6, high_bps=200e6, latency_s=0.001, loss=0.0)
     sites = tuple(replace(site, name=f"dc{k}") for k, site in enumerate(overlay.sites, 1))
@@ -792,6 +793,7 @@ def test_eight_real_workers_train_in_groups_that_have_several_trees(tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_eight_real_workers_form_other_trees_when_a_root_is_killed(tmp_path: Path) -> None:
     overlay = random_complete(9, 0, low_bps=50e6, high_bps=200e6, latency_s=0.001, loss=0.0)
     (tmp_path / "mesh.toml").write_text(dumps(overlay))
@@ -814,6 +816,7 @@ def test_eight_real_workers_form_other_trees_when_a_root_is_killed(tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_nine_real_workers_train_on_when_a_leaf_is_killed(tmp_path: Path) -> None:
     below = {"a": ("a1", "a2"), "b": ("b1", "b2"), "c": ("c1", "c2")}
     edges = [("server", top) for top in below]

@@ -227,6 +227,7 @@ def test_the_others_go_on_without_a_site_that_dies(bound: str, ground: Ground) -
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_six_processes_gossip_through_outages_and_a_partition(ground: Ground) -> None:
     sites = tuple(Site(f"site{i}") for i in range(6))
     links = tuple(Link(i, j, 50e6, 0.02) for i in range(6) for j in range(6) if i != j)
@@ -252,6 +253,7 @@ def test_six_processes_gossip_through_outages_and_a_partition(ground: Ground) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
+@pytest.mark.usefixtures("forked")
 def test_processes_gossip_and_keep_the_mean(rule: str, ground: Ground) -> None:
     path = ground.folder / "scenario.toml"
     gossip = f'gossip = {{rule = "{rule}", most_ahead = 5}}'

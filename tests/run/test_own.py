@@ -214,6 +214,7 @@ def test_a_gradient_that_is_no_number_is_named_where_it_was_computed(tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_a_real_run_names_the_code_too(tmp_path: Path) -> None:
     path = scenario(tmp_path, "def make(context):\n    return 1 / 0")
     with pytest.raises(RunAborted, match=r"mine:make: the factory failed at \S+mine\.py:2: Zero"):

@@ -93,6 +93,7 @@ def test_a_run_whose_workers_abandon_updates_decides_alike_again(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pace", ['{kind = "r2sp"}', '{kind = "safa", lag_tolerance = 0}'])
+@pytest.mark.usefixtures("forked")
 def test_a_real_run_decides_alike_again(pace: str, tmp_path: Path) -> None:
     hub(tmp_path, "server", "abc", 1e8)
     text = exchange(pace, "compute = {samples_per_s = 200}\n")

@@ -269,6 +269,7 @@ def test_the_same_scenario_gives_the_same_log(pace: str, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_real_processes_do_not_outrun_the_simulated_pace(tmp_path: Path) -> None:
     text = (
         'overlay = "hub.toml"\nroute = {kind = "star", hub = "server"}\n'

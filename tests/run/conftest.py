@@ -1,0 +1,19 @@
+"""How the processes of real runs start."""
+
+from __future__ import annotations
+
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+
+from anabranch.run import launch
+
+from ..forked import Forked
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `run_locally` fork its processes, in place of starting commands."""
+    names = {name: getattr(subprocess, name) for name in ("PIPE", "DEVNULL", "TimeoutExpired")}
+    monkeypatch.setattr(launch, "subprocess", SimpleNamespace(Popen=Forked, **names))
