@@ -63,6 +63,17 @@ def back_as_the_run_stops() -> None:
     assert book.standing.is_over
 
 
+def back_after_the_run_was_stopped_and_lost_again() -> None:
+    book = pair()
+    book.lost(0, 1.0)
+    book.close()
+    book.joined(0, 2.0)
+    book.lost(0, 2.5)
+    all_of(book, (1,), 1, 3.0)
+    assert book.standing.is_over
+    assert [worker for worker, _ in book.last_pulls({1})] == [1]
+
+
 def without_a_home() -> PaceBook:
     """Return a book whose worker 5 is homeless: it comes back after its group was dissolved."""
     book = three_groups()
@@ -230,6 +241,7 @@ SCENARIOS: tuple[Callable[[], None], ...] = (
     back_under_a_barrier,
     back_and_lost_again_under_a_barrier,
     back_as_the_run_stops,
+    back_after_the_run_was_stopped_and_lost_again,
     homeless_and_lost_again,
     homeless_as_the_run_stops,
     homeless_until_groups_are_formed,

@@ -117,6 +117,34 @@ def test_at_the_end_all_that_are_there_get_the_model_for_the_update_after_their_
     assert book.last_pulls({1, 2, 3}) == ((1, 3), (3, 3))
 
 
+def test_a_worker_that_is_back_as_the_run_stops_gets_the_last_model_with_its_group() -> None:
+    book = begun(PaceBook(Bsp(), Equal(1), (0, 1, 3), (2,), 9))
+    book.lost(1, 0.5)
+    book.close()
+    book.joined(1, 0.7)
+    for worker in (0, 3):
+        book.asked(worker, 1, 1, 0.1, 1.0)
+        book.came(2, worker, 1, 1.0)
+    assert book.standing.is_over
+    before = book.standing.epochs[0]
+    assert book.last_pulls({0, 1, 2, 3}) == ((0, 2), (1, 2), (3, 2))
+    assert book.standing.epochs[0] == before + 1  # by which it hears that it is one of them
+    assert {*book.standing.sums_of(0)[0]} == {0, 1, 3}
+
+
+def test_a_group_hears_which_of_its_workers_get_the_last_model_if_it_takes_others_for_them() -> (
+    None
+):
+    groups = [(0, 1), (4,)]
+    for told in ({}, {0: (0, 1)}, {0: ()}, {0: (1,)}):
+        book = begun(PaceBook(Asp(), Equal(1), (0, 1, 4), (2,), 1, groups=groups))
+        all_of(book, (0, 1), 1, 1.0)
+        all_of(book, (4,), 1, 2.0)
+        assert book.last_pulls({0, 1, 2, 4}, told=told) == ((0, 2), (1, 2), (4, 2))
+        assert book.standing.epochs == {0: int(told.get(0) in ((), (1,))), 4: 0}
+        assert book.standing.sums_of(0) == ((0, 1), 2)
+
+
 def test_a_worker_that_waits_to_come_back_is_in_the_group_that_gets_the_last_model() -> None:
     book = begun(PaceBook(Bsp(), Equal(1), (0, 1, 3), (2,), 2))
     book.lost(1, 0.5)

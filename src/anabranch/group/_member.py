@@ -28,6 +28,7 @@ from anabranch.net.silence import LANE_HEARTBEAT_S
 from anabranch.net.tcp import CONTROL_SILENCE_S, LANE_SILENCE_S, TcpNetwork, lane_network
 from anabranch.net.tls import Credentials
 from anabranch.site.agent import Transport
+from anabranch.site.arithmetic import Floats
 from anabranch.site.collectives import RunEnded
 from anabranch.site.control import RoundsOver
 from anabranch.site.meter import Meter
@@ -286,7 +287,7 @@ class Member:
             return False
         served.permission = self.run(self.site.pull())
         served.is_over = served.permission is None
-        if served.is_over and self.site.index not in self.site.agent.last_receivers:
+        if served.is_over and not self.run(self._has_last_model(served.model)):
             _log.warning(
                 "%s: the run is over, and its last model is not sent to this site: the parameters "
                 "hold an earlier one",
@@ -296,6 +297,11 @@ class Member:
             served.write()
         served.pulled_s = self.site.now_s()
         return not served.is_over
+
+    async def _has_last_model(self, model: Floats) -> bool:
+        """Return whether the final model is in this site's memory: it was sent, or served here."""
+        agent = self.site.agent
+        return self.site.index in agent.last_receivers or agent.serves_whole(model)
 
     def push(
         self,

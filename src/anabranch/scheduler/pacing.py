@@ -20,8 +20,9 @@ telling the pace of all updates that are complete by then.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
+from types import MappingProxyType
 
 from anabranch.cohort import Registry
 from anabranch.merge import AnyMerge, Mean, filter_of
@@ -351,7 +352,10 @@ class PaceBook:
                 lost. The group is to be formed anew.
         """
         assert not self._workers.is_member(worker)
-        if worker not in self._workers.all or self.standing.is_over or self._updates.closed:
+        if worker not in self._workers.all or self.standing.is_over:
+            return ()
+        if self._updates.closed:
+            self._workers.happens(Happens.RUN_STOPS, worker)
             return ()
         lead = self._groups.lead_of.get(worker)
         has_more = bool(self._updates.with_more_to_do([worker]))
@@ -395,12 +399,19 @@ class PaceBook:
         back = self._workers.at(Stage.RETURNING, Stage.HOMELESS)
         self._workers.happens(Happens.RUN_STOPS, *back)
 
-    def last_pulls(self, there: Collection[int], to_one: bool = False) -> tuple[Update, ...]:
+    def last_pulls(
+        self,
+        there: Collection[int],
+        to_one: bool = False,
+        told: Mapping[int, Collection[int]] = MappingProxyType({}),
+    ) -> tuple[Update, ...]:
         """Return the workers that get the final model, once all is over.
 
         Args:
             there: the sites that are connected.
             to_one: whether one worker is enough, with those that get it only together with it.
+            told: the workers that sites take for a group's members, by its first. They take all of
+                it for members where it is missing here.
 
         Returns:
             Workers, each with the update after its last one. In a group that adds up, those that
@@ -410,18 +421,21 @@ class PaceBook:
         for lead in self._groups.leads if self._groups.adds_up else ():
             group = self._groups.all_of(lead)
             last = max(map(self.standing.made, group))
-            back = [each for each in group if self._workers[each] is Stage.RETURNING]
-            if back := [each for each in back if each in there]:
-                self._groups.begin_epoch(lead)
-                for worker in back:
-                    self._updates.resume(worker, last)
+            back = [each for each in group if self._workers[each] in (Stage.RETURNING, Stage.LATE)]
+            for worker in back:
+                self._updates.resume(worker, last)
             finished = [each for each in group if self.standing.made(each) == last]
-            self._groups.set_members(lead, (each for each in finished if each in there))
-        lead_of = self._groups.lead_of
+            here = [each for each in finished if each in there]
+            self._groups.set_members(lead, here)
+            if back or not {*here} <= {*told.get(lead, group)}:
+                self._groups.begin_epoch(lead)
+        lead_of, adds_up = self._groups.lead_of, self._groups.adds_up
         pulls = [
             (worker, self.standing.made(worker) + 1)
             for worker in self._workers.all
-            if worker in there and worker in lead_of
+            if worker in there
+            and worker in lead_of
+            and (worker in self._groups[lead_of[worker]] or not adds_up)
         ]
         if to_one and pulls:
             lead = lead_of[pulls[0][0]]

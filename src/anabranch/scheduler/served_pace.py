@@ -25,6 +25,7 @@ from anabranch.net.messages import (
     Reform,
     Reformed,
 )
+from anabranch.pace import Update
 from anabranch.plan import Plan
 from anabranch.record import events
 from anabranch.scheduler.decisions import Decision, events_of
@@ -84,9 +85,10 @@ class ServedPace:
         self._servers: tuple[int, ...] = ()  # that hold the model, as they are told
         self._dispensable = dispensable
         self._workers = frozenset(book.standing.workers)
-        self._told_epochs: dict[int, int] = {}  # of groups' sums, by their plans' versions
+        self._told: dict[int, EpochChanged] = {}  # the latest of groups, by their plans' versions
         self._held: dict[int, int] = {}  # samples, by worker, where they count
         self._is_over_told = False
+        self._last_pulls: tuple[Update, ...] = ()  # of the model that no step follows
         self._timer: Deadline | None = None  # to look at the pace
 
     def epochs_changed(self, told: Mapping[int, int]) -> list[EpochChanged]:
@@ -96,19 +98,25 @@ class ServedPace:
             told: the latest epoch that is known of each group, by its plan's version: another
                 group may have the same first worker.
         """
-        versions = dict.fromkeys(self.book.standing.epochs, self._in_force.version)
-        versions |= {group.workers[0]: group.plan.version for group in self._in_force.groups}
+        versions = self._versions
         return [
             EpochChanged(epoch, *self.book.standing.sums_of(lead), versions[lead])
             for lead, epoch in self.book.standing.epochs.items()
             if epoch > told.get(versions[lead], 0)
         ]
 
+    @property
+    def _versions(self) -> dict[int, int]:
+        """The versions of the plans that groups have, by the groups' first workers."""
+        versions = dict.fromkeys(self.book.standing.epochs, self._in_force.version)
+        return versions | {group.workers[0]: group.plan.version for group in self._in_force.groups}
+
     def _tell_epochs(self) -> None:
         """Tell all sites of the groups whose sums have changed who takes part."""
-        for changed in self.epochs_changed(self._told_epochs):
+        told = {version: changed.epoch for version, changed in self._told.items()}
+        for changed in self.epochs_changed(told):
             self._run.broadcast(changed)
-            self._told_epochs[changed.version] = changed.epoch
+            self._told[changed.version] = changed
 
     def holds(self, site: int, samples: int) -> None:
         """Hear how many samples a site trains on, before the run begins."""
@@ -254,7 +262,9 @@ class ServedPace:
         is_needed = bool(broken) or self._is_to_lead_through(site)
         self._awaited.discard(site)
         self._act(self.book.lost(site, now_s, broken), now_s)
-        if is_needed:
+        if self._is_over_told:
+            self._give_up_last(site)
+        elif is_needed:
             self._form_anew(f"{self._run.name(site)} is lost", now_s)
         else:
             self._go_on_if_all_know(now_s)
@@ -359,14 +369,26 @@ class ServedPace:
     def _send_last(self) -> tuple[int, ...]:
         """Send the model, as it is now that no step follows; return the workers that get it."""
         lost, there = self._run.lives.lost, {*self._run.sessions} - self._run.lives.newcomers
-        to_one = self._last_to == "one"
-        if to_one:
-            there = {site for site in there if not lost_between(self._in_force, site, lost)}
-        pulls = self.book.last_pulls(there, to_one)
+        there = {site for site in there if not lost_between(self._in_force, site, lost)}
+        told = {
+            lead: self._told[version].workers
+            for lead, version in self._versions.items()
+            if version in self._told
+        }
+        pulls = self.book.last_pulls(there, self._last_to == "one", told)
         self._tell_epochs()
         for server in self._servers:
             self._run.post(server, Advance((), (), pulls, ()))
+        self._last_pulls = pulls
         return tuple(worker for worker, _ in pulls)
+
+    def _give_up_last(self, site: int) -> None:
+        """Tell workers that the last model may not come, whose way from the servers led through a
+        site that is lost: it is not sent again.
+        """
+        for worker, update in self._last_pulls:
+            if worker not in self._run.lives.lost and lost_between(self._in_force, worker, {site}):
+                self._run.post(worker, Abandon(update, model_comes=False))
 
     def _look_at(self, due_s: float) -> None:
         self.stop_looking()

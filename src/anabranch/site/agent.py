@@ -462,6 +462,15 @@ class SiteAgent:
         """See :meth:`anabranch.site.serving.Serving.last_model`."""
         await self._served().last_model()
 
+    def serves_whole(self, model: Floats) -> bool:
+        """Write the model as this site serves it, if it serves all of it; return whether it does.
+
+        Args:
+            model: shape (elements,), overwritten.
+        """
+        partition = self._served().partition
+        return partition is not None and partition.write_whole(model)
+
     def unless_abandoned(self, permission: Proceed) -> AbstractAsyncContextManager[None]:
         """See :meth:`anabranch.site.serving.Serving.unless_abandoned`."""
         return self._served().unless_abandoned(permission)

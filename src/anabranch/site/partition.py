@@ -393,6 +393,14 @@ class ServerPartition:
         parameters = self._parameters if self._rule is None else self._parameters.copy()
         return {index: parameters[place] for index, place in self._places.items()}
 
+    def write_whole(self, model: Floats) -> bool:
+        """Write all of the model, shape (elements,), if it is here; return whether it is."""
+        if len(self._parameters) != len(model):
+            return False
+        for chunk in self._chunks:
+            model[chunk.start : chunk.stop] = self._parameters[self._places[chunk.index]]
+        return True
+
 
 def _dot(one: Floats, other: Floats) -> float:
     """Return a scalar product; in float32 large updates would have none, and small ones 0."""

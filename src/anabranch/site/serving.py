@@ -87,6 +87,7 @@ class Serving:
     Attributes:
         settled: how many updates have become part of the model here, or never will.
         last_receivers: the workers to which the model comes once more, when no worker goes on.
+        partition: the part of the model that this site serves; None where it serves none.
     """
 
     fate = Fate.LOSE
@@ -108,6 +109,7 @@ class Serving:
         self._wire = served.wire
         self._models_here: dict[int, asyncio.Event] = {}  # by the update that is computed on each
         self._back: asyncio.Event | None = None  # the first model of one that has come back
+        self._never: list[asyncio.Event] = []  # of models that do not come any more
         self._abandoned = 0  # this worker's updates up to this one are given up
         self._passing: asyncio.Timeout | None = None  # while this worker lets time pass
         self.settled = 0
@@ -119,15 +121,13 @@ class Serving:
                 (np.empty_like(served.model), np.empty_like(served.model))
                 for _ in range(1 + served.ahead)
             ]
-        self._partition: ServerPartition | None = None
+        self.partition: ServerPartition | None = None
         chunks = deal(plan, len(served.model), chunk_elements)
         own = [chunk for chunk in chunks if plan.trees[chunk.tree].root == welcome.site]
         if own:
             elements = sum(chunk.elements for chunk in own)
             rule = None if served.make_rule is None else served.make_rule(elements)
-            self._partition = ServerPartition(
-                own, served.model, rule, served.workers, served.mixing
-            )
+            self.partition = ServerPartition(own, served.model, rule, served.workers, served.mixing)
         self._asks_norm = served.asks_norm
         self._waits = served.comes_later
         self._waiting: list[Advance] = []  # for the model
@@ -159,7 +159,7 @@ class Serving:
         self._version_of |= dict.fromkeys(group, way.version)
         if self._site in way.members:
             self._parts[way.version] = self._part(
-                plan=way, partition=self._partition, added_up=group, first=first
+                plan=way, partition=self.partition, added_up=group, first=first
             )
 
     @property
@@ -169,8 +169,8 @@ class Serving:
 
     def reload(self) -> None:
         """Serve the model as it is in this site's memory now; before the first push."""
-        if self._partition is not None:
-            self._partition.load(self._model)
+        if self.partition is not None:
+            self.partition.load(self._model)
         self._waits = False
         waiting, self._waiting = self._waiting, []
         for message in waiting:
@@ -230,8 +230,8 @@ class Serving:
         elif isinstance(what, UpdateHere):
             epoch = self._parts[self._version_of.get(what.worker, self._only)].epoch
             norm: float | None = None
-            if self._asks_norm and self._partition is not None:
-                norm = self._partition.squared_norm((what.worker, what.update))
+            if self._asks_norm and self.partition is not None:
+                norm = self.partition.squared_norm((what.worker, what.update))
             self._scheduler.post(Came(what.worker, what.update, epoch, norm))
         elif what.update in self._models_here:
             self._models_here[what.update].set()
@@ -278,6 +278,8 @@ class Serving:
     async def last_model(self) -> None:
         """Wait for the model that no step follows, which servers send when all is over.
 
+        Where its way here is lost meanwhile, this site is one of ``last_receivers`` no more.
+
         Raises:
             RunAborted: the run ended early; names who or what caused it.
         """
@@ -285,7 +287,9 @@ class Serving:
         here = self._models_here.get(update, self._back)
         assert here is not None  # a worker always awaits the model for its next update
         await self._here(here)
-        if self._rooms and update:
+        if here in self._never:
+            self.last_receivers = tuple(each for each in self.last_receivers if each != self._site)
+        elif self._rooms and update:
             self._model[:] = self._room(update, 0, self._model)
 
     async def _here(self, model: asyncio.Event) -> None:
@@ -297,11 +301,12 @@ class Serving:
     def abandon(self, message: Abandon) -> None:
         """Give up this worker's updates up to one, as far as they are not pushed."""
         self._abandoned = message.update
-        for update, is_here in self._models_here.items():
-            if update <= message.update and not message.model_comes:
-                is_here.set()
-        if self._back is not None and not message.model_comes:
-            self._back.set()
+        if not message.model_comes:
+            due = [here for each, here in self._models_here.items() if each <= message.update]
+            due += [] if self._back is None else [self._back]
+            self._never = [here for here in due if not here.is_set()]
+            for here in self._never:
+                here.set()
         if self._passing is not None:
             self._passing.reschedule(0.0)
 
@@ -370,22 +375,22 @@ class Serving:
         Raises:
             OutOfPlaceMessage: this site serves no part of the model.
         """
-        if self._partition is None:
+        if self.partition is None:
             raise OutOfPlaceMessage("a step of the model, of which this site serves no part")
         if self._waits:
             self._waiting.append(message)
             return
-        self._partition.deprecate(message.deprecated)
-        agreement = self._partition.apply(message.apply, message.factors, message.share)
+        self.partition.deprecate(message.deprecated)
+        agreement = self.partition.apply(message.apply, message.factors, message.share)
         if agreement is not None:
             of_each = agreement.dots, agreement.squared_norms
             self._scheduler.post(Agreed(message.apply, *of_each, agreement.squared_norm))
-        self._partition.discard(message.discard)
-        self._partition.uncount(message.uncounted)
+        self.partition.discard(message.discard)
+        self.partition.uncount(message.uncounted)
         self.settled += len(message.apply) + len(message.discard)
         if self._settling is not None and self.settled >= self._settling[0]:
             self._settling[1].set()
-        self._partition.pulls([worker for worker, _ in message.pulls])
+        self.partition.pulls([worker for worker, _ in message.pulls])
         for version, part in self._parts.items():
             part.discard(message.discard)
             pulls = [
@@ -416,8 +421,8 @@ class Serving:
         kept = {group.plan.version for group in plan.groups}
         retired = [part for version, part in self._parts.items() if version not in kept]
         gone = {worker for worker, version in self._version_of.items() if version not in kept}
-        if self._partition is not None:
-            self._partition.forget(gone)
+        if self.partition is not None:
+            self.partition.forget(gone)
         self._parts = {each: part for each, part in self._parts.items() if each in kept}
         self._version_of = {each: of for each, of in self._version_of.items() if each not in gone}
         for group, update in zip(plan.groups, message.updates, strict=True):

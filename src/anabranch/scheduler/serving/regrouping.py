@@ -101,7 +101,8 @@ class Regrouping:
     def _form(self, group: tuple[int, ...]) -> None:
         first = self.next_update(group)
         with_more = self._updates.with_more_to_do(group)
-        members = [each for each in with_more if self._workers[each] is not Stage.OUT]
+        is_out = Stage.OUT, Stage.LATE
+        members = [each for each in with_more if self._workers[each] not in is_out]
         # Sites take all to be members, and one that is back awaits to hear that it is one.
         epoch = 0 if all(map(self._workers.is_member, group)) else 1
         for worker in members:

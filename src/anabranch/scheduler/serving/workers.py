@@ -13,7 +13,8 @@ to a worker at a stage takes it to the next one, and what the table lacks cannot
   that it abandoned. If it is lost while it is barred, it comes back barred.
 - **A worker is idle** where workers stand for clients and too many clients are barred: it leaves
   the pace until a client is free.
-- **A run that stops** takes no worker in any more.
+- **A run that stops** takes no worker in any more. One that is back by then is *late*, and gets the
+  last model with its group.
 
 Whether the pace lets a worker compute at the moment is its group's stage (`groups`), and which of
 its updates are under way is known to `updates`.
@@ -37,6 +38,7 @@ class Stage(Enum):
     RECALLED = "recalled"
     RETURNING = "returning"
     HOMELESS = "homeless"
+    LATE = "late"
 
 
 class Happens(Enum):
@@ -60,6 +62,7 @@ TABLE: dict[Stage, dict[Happens, Stage]] = {
         H.IS_BARRED: S.BARRED,
         H.RETURNS: S.RETURNING,
         H.HAS_NO_GROUP: S.HOMELESS,
+        H.RUN_STOPS: S.LATE,
     },
     S.IN: {
         H.HAS_FINISHED: S.OUT,
@@ -75,9 +78,10 @@ TABLE: dict[Stage, dict[Happens, Stage]] = {
         H.HAS_NO_GROUP: S.HOMELESS,
         H.HAS_FINISHED: S.OUT,
         H.IS_LOST: S.OUT,
-        H.RUN_STOPS: S.OUT,
+        H.RUN_STOPS: S.LATE,
     },
-    S.HOMELESS: {H.IS_TAKEN_IN: S.IN, H.IS_LOST: S.OUT, H.RUN_STOPS: S.OUT},
+    S.HOMELESS: {H.IS_TAKEN_IN: S.IN, H.IS_LOST: S.OUT, H.RUN_STOPS: S.LATE},
+    S.LATE: {H.IS_LOST: S.OUT},
 }
 """What each thing that happens to a worker at a stage makes of it."""
 
