@@ -63,7 +63,8 @@ def test_every_room_is_in_the_picture() -> None:
 
 # A group's serving side; all other files of these rooms are a site's, whose process loads no
 # scheduler. `interop/flower.py` and what it decides by serve a federation, over Flower's messages.
-SERVING = {f"group/{each}.py" for each in ("service", "group_file", "log", "serve", "_local")}
+SERVING_FILES = ("service", "_checks", "group_file", "log", "serve", "_local")
+SERVING = {f"group/{each}.py" for each in SERVING_FILES}
 CLIENT_ROOMS = {"group", "interop", "learn", "net", "overlay", "period", "plan", "site"}
 NO_CLIENTS = {"cli", "cohort", "emulate", "experiments", "run", "scheduler", "sim"}
 SERVING_NAMES = {"Service", "local", "spawn"}

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from anabranch import plan as plans
 from anabranch._typed_toml import TomlError
 from anabranch.group.group_file import GroupFile, load
 from anabranch.record import read_events
-from anabranch.record.events import RunStarted
+from anabranch.record.events import GroupsFormed, RunStarted, SiteLost, UpdateApplied
 
 from ..every import every
 from ..forked import Forked
@@ -147,6 +148,40 @@ def test_workers_of_a_served_model_are_killed_and_started_again(tmp_path: Path) 
         said = [each.communicate(timeout=90) for each in sites]
         assert every(re.search(r"\d+ updates, largest batch \d+, loss", out) for out, _ in said)
         assert [each.wait(30) for each in (*sites, group.scheduler)] == [0] * 4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_forest_outlives_the_root_of_a_tree_which_is_killed_and_comes_back(
+    tmp_path: Path,
+) -> None:
+    script, log = EXAMPLES / "served.py", tmp_path / "run.db"
+    text = (EXAMPLES / "forest.toml").read_text()
+    assert text.count("updates = 200 ") == 1
+    file = tmp_path / "forest.toml"
+    file.write_text(text.replace("updates = 200 ", "updates = 600 "))
+    service = load(file)
+    names = [site.name for site in service.overlay.sites]
+    [group_of_all] = service.first_plan().groups
+    (server,) = (tree.root for tree in group_of_all.plan.trees)
+    root = group_of_all.plan.trees[0].up.index(server)  # the one that sends to the server
+    with running(file, log) as group:
+        sites = [group.site(script, name) for name in names]
+        group.all_joined()
+        time.sleep(1.5)
+        assert sites[root].poll() is None
+        sites[root].kill()
+        time.sleep(1.0)
+        sites[root] = group.site(script, names[root])
+        said = [each.communicate(timeout=90) for each in sites]
+        assert every(re.search(r"\d+ updates, largest batch \d+, loss", out) for out, _ in said)
+        assert [each.wait(30) for each in (*sites, group.scheduler)] == [0] * 6
+    happened = [event for _, event in read_events(log)]
+    assert [event.site for event in happened if isinstance(event, SiteLost)] == [root]
+    assert any(isinstance(event, GroupsFormed) for event in happened)
+    applied = Counter(event.site for event in happened if isinstance(event, UpdateApplied))
+    assert applied.keys() == {*range(len(names))} - {server}
+    assert max(applied.values()) >= 600 - 2  # what was under way at either forming is given up
 
 
 @pytest.mark.slow

@@ -321,7 +321,7 @@ def test_without_a_site_that_a_tree_needs_the_run_ends_by_name(tmp_path: Path) -
         (
             'route = {kind = "forest"',
             'awareness = {kind = "passive", least_gain = "none"}\nroute = {kind = "forest"',
-            'awareness.least_gain: a forest is formed again only where that gains, so "none"',
+            'a forest is formed again only where that gains, so awareness.least_gain = "none"',
         ),
     ],
 )

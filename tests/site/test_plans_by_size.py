@@ -18,7 +18,6 @@ from anabranch.pace import Asp
 from anabranch.plan import (
     CORE_BPS,
     AnyPlanner,
-    ForestRoute,
     Packed,
     Plan,
     Star,
@@ -199,7 +198,6 @@ def test_a_model_s_route_is_planned_for_its_size_where_that_is_given(pace: Asp |
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ({"planner": ForestRoute()}, "planner: a forest"),
         ({"awareness": Oracle()}, "awareness: an oracle"),
         ({"stop": StopRules(accuracy=0.9)}, "stop.accuracy"),
         ({"serving": Serving(clients=Clients(registered=9))}, "serving.clients"),

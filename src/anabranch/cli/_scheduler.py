@@ -37,7 +37,6 @@ from anabranch.cli._plans import ROUTES
 from anabranch.net.silence import STILLNESS_S
 from anabranch.net.tls import SCHEDULER
 from anabranch.pace import PACES
-from anabranch.plan import ForestRoute
 from anabranch.scheduler.watching import PROGRESS_S
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 OnError = typing.Literal["lose", "abort"]
 OnLoss = typing.Literal["complete", "retry", "abort"]
-_GROUP_ROUTES = {kind: each for kind, each in ROUTES.items() if each is not ForestRoute}
 _PACES = {tag_of(pace): pace for pace in PACES}
 
 
@@ -71,7 +69,7 @@ def scheduler(
     route: Annotated[
         str,
         typer.Option(
-            help=f"Where aggregates travel, {listed(_GROUP_ROUTES)}; packed if not given. With "
+            help=f"Where aggregates travel, {listed(ROUTES)}; packed if not given. With "
             "parameters, as fapt,roots=3."
         ),
     ] = "",
@@ -262,7 +260,7 @@ def _service(
     else:
         assert overlay is not None
         network = overlays.load(overlay, unknown_rate_bps=UNKNOWN_BPS if measure else None)
-    planner = _value("--route", route or "packed", _GROUP_ROUTES)
+    planner = _value("--route", route or "packed", ROUTES)
     if pace is not None:
         rule = _value("--pace", pace, _PACES)
         return Service(

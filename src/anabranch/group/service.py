@@ -16,8 +16,8 @@ import msgspec
 
 from anabranch import overlay as overlays
 from anabranch import plan as plans
-from anabranch._typed_toml import tag_of
 from anabranch.cohort import Clients
+from anabranch.group._checks import check
 from anabranch.group._settings import Settings, dumps
 from anabranch.merge import AnyMerge, Mean
 from anabranch.net.addresses import is_loopback
@@ -27,7 +27,7 @@ from anabranch.net.silence import STILLNESS_S
 from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork
 from anabranch.net.tls import Credentials
 from anabranch.overlay import Overlay
-from anabranch.pace import AnyLoad, AnyPace, EqualBatches, TunedBatches, added_up
+from anabranch.pace import AnyLoad, AnyPace, EqualBatches, added_up
 from anabranch.plan import (
     LEAST_CHUNK_ELEMENTS,
     Auxiliary,
@@ -39,12 +39,12 @@ from anabranch.plan import (
 from anabranch.plan import Planner as Route
 from anabranch.record import events
 from anabranch.record.releases import versions
-from anabranch.scheduler.awareness import AnyAwareness, Awareness, Oracle, Passive
+from anabranch.scheduler.awareness import AnyAwareness, Awareness, Passive
 from anabranch.scheduler.chunking import MOST_ELEMENTS, ChunkRule
 from anabranch.scheduler.deal import AnyDeal, adaptive_of
 from anabranch.scheduler.losses import Planner, Repairs, or_packed
 from anabranch.scheduler.memory import Journal
-from anabranch.scheduler.paced import Paced, Serve, misfit
+from anabranch.scheduler.paced import Paced, Serve
 from anabranch.scheduler.reforming import LEAST_CHANGE, LEAST_GAIN, Reforming
 from anabranch.scheduler.run import Log
 from anabranch.scheduler.served_pace import LastTo
@@ -203,7 +203,7 @@ class Service:
         """
         believed = plans.within_cores(believed)
         elements = elements or self.model_elements
-        plan = self.planner.plan(
+        plan = self._route.plan(
             believed,
             version=version,
             previous=previous,
@@ -211,6 +211,13 @@ class Service:
             chunk_elements=self.chunk_rule.before_plan(elements),
         )
         return plans.with_auxiliary(plan, believed, self._search)
+
+    @property
+    def _route(self) -> Route:
+        """The planner; a forest's knows which sites compute."""
+        if not isinstance(self.planner, ForestRoute):
+            return self.planner
+        return self.planner.of_workers(self.overlay.sites[site].name for site in self.workers)
 
     def first_plan(self) -> Plan:
         """Return the plan that a run begins with, from what is believed before it.
@@ -292,11 +299,13 @@ class Service:
             work: what sites are told on joining; None for what sites of a group are.
 
         Raises:
-            ValueError: a setting that scenarios alone support, such as a forest.
+            ValueError: settings that do not fit, or that scenarios alone support.
         """
-        told = dumps(self._settings(journal is not None)) if work is None else work
         believed = self.believed()
         first = self.first_plan() if plan is None else plan
+        if work is None:
+            check(self, first)
+        told = dumps(self._settings(journal is not None)) if work is None else work
         reforming = self._reforming(first, believed)
         awareness: Awareness | None = None
 
@@ -390,7 +399,7 @@ class Service:
 
     def _reforming(self, first: Plan, believed: Overlay) -> Reforming | None:
         """Return what forms a forest's groups anew; None where they stay, or there is none."""
-        route, asked = self.planner, self.awareness
+        route, asked = self._route, self.awareness
         if not isinstance(route, ForestRoute) or route.within is not None:
             return None
         return Reforming(
@@ -418,49 +427,9 @@ class Service:
 
         Args:
             may_be_restarted: whether the scheduler has a journal.
-
-        Raises:
-            ValueError: a setting that scenarios alone support, such as a forest.
         """
-        for answer, is_given in (
-            ("planner: a forest", isinstance(self.planner, ForestRoute)),
-            ("awareness: an oracle", isinstance(self.awareness, Oracle)),
-            ("stop.accuracy", self.stop.accuracy is not None),
-            ("serving.clients", self.serving.clients is not None),
-        ):
-            if is_given:
-                raise ValueError(
-                    f"{answer} is for the sites of a scenario, which `anabranch site` starts; give "
-                    "a group another, or leave it out"
-                )
-        if self.merge.weighs_data:
-            raise ValueError(
-                f"merge: {tag_of(self.merge)} asks how many samples sites hold; leave it out, and "
-                "let each worker say what its update counts: push(weight=...)"
-            )
-        serve, names = self.serving.serve, [site.name for site in self.overlay.sites]
-        if self.pace is None and (
-            self.merge != Mean() or serve != Serve() or self.load != EqualBatches()
-        ):
-            raise ValueError("load, merge and serving.serve are of a served model; give a pace")
-        if unknown := [name for name in serve.only if name not in names]:
-            raise ValueError(
-                f"serve.only: there is no site {unknown[0]!r}; the sites are {', '.join(names)}"
-            )
-        if not self.workers:
-            raise ValueError("serve.only: it names all sites, so none computes; leave one out")
-        if self.least_sites > max(2, self.overlay.size):
-            raise ValueError(
-                f"least_sites is {self.least_sites}, and there are {self.overlay.size} sites"
-            )
-        if isinstance(self.load, TunedBatches) and not 1 <= self.batch_size <= self.load.most:
-            raise ValueError(
-                f"batch_size is {self.batch_size}, must be in 1..{self.load.most} (load.most): "
-                "the slowest worker's batch has so many samples"
-            )
-        if self.pace is not None and (why := misfit(self.pace, self.merge, serve, False)):
-            raise ValueError(why)
-        workers, ahead = self.workers, int(serve.ahead)
+        serve, workers = self.serving.serve, self.workers
+        ahead = int(serve.ahead)
         least = self.chunk_elements or self.least_chunk_elements
         return Settings(
             deep=self.planner.deep,
@@ -487,5 +456,5 @@ def _least_gain(asked: AnyAwareness | None) -> float:
     """Return how much a forest that is formed anew must gain."""
     if asked is None or asked.least_gain is None:
         return LEAST_GAIN
-    assert asked.least_gain != "none"  # a forest's scenario is checked for that
+    assert asked.least_gain != "none"  # refused beside a forest
     return asked.least_gain

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import numpy as np
 from msgspec import Meta
+from msgspec.structs import replace as struct_replace
 
 from anabranch._typed_toml import Seconds, Table
 from anabranch.overlay import Overlay
@@ -29,6 +30,7 @@ AnyForestSearch = EdaForest | LocalForest | ExactForest | GivenForest
 
 _ELEMENT_BYTES = 4
 _SOME_ELEMENTS = 1 << 20
+_ALIKE_S = 1.0  # any time: eq. 14 goes by differences
 
 
 class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="forest"):
@@ -46,8 +48,9 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
         elements: of the model, by which transfers are reckoned. Where none are given, a scenario
             knows them from its task, and takes a million for code of one's own.
         compute_s: seconds that workers compute an update, by name; other sites only relay. Where
-            none is given, a scenario takes them from its [compute], and else all sites but the
-            server are alike.
+            none is given, a scenario takes them from its [compute]. In a group, and without
+            [compute], all workers count as alike until awareness has measured them; where no worker
+            is known, all sites but the server.
         within: plans the trees of all sites together, ``packed`` or ``fapt``, whose roots hold the
             model; each group has what of these leads from its workers to the roots and back. None
             for the paper's, one tree for each group.
@@ -112,19 +115,17 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
         )
         return _within(together, formed)
 
+    def of_workers(self, names: Iterable[str]) -> ForestRoute:
+        """Return how a forest of these workers is found, which are alike if no times are given."""
+        if self.compute_s is not None:
+            return self
+        return struct_replace(self, compute_s=dict.fromkeys(names, _ALIKE_S))
+
     def among(self, names: Collection[str]) -> ForestRoute:
         """Return how a forest of some sites alone is found: of given groups, what is left."""
         if not isinstance(self.search, GivenForest):
             return self
-        return ForestRoute(
-            server=self.server,
-            search=self.search.among(names),
-            latency_weight=self.latency_weight,
-            spread_weight=self.spread_weight,
-            elements=self.elements,
-            compute_s=self.compute_s,
-            within=self.within,
-        )
+        return struct_replace(self, search=self.search.among(names))
 
     def problem(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import msgspec
@@ -12,6 +12,7 @@ from anabranch.cohort import Clients, Registry
 from anabranch.merge import AnyMerge, Mean, Robust, filter_of
 from anabranch.pace import AnyLoad, AnyPace, Asp, R2sp, Ssp
 from anabranch.plan import Plan
+from anabranch.scheduler.awareness import AnyAwareness
 from anabranch.scheduler.pacing import PaceBook
 
 
@@ -72,6 +73,54 @@ def misfit(pace: AnyPace, merge: AnyMerge, serve: Serve, is_forest: bool) -> str
             f'"{kind}" is not a mean; give "updates" or "models"'
         )
     return None
+
+
+def forest_misfit(has_within: bool, serve: Serve, awareness: AnyAwareness | None) -> str | None:
+    """Return why a forest cannot be served as is asked; None where it can.
+
+    Args:
+        has_within: whether its groups have trees of another planner.
+        serve, awareness: the answers.
+    """
+    if serve.ahead:
+        return (
+            "a forest adds updates up on their way, so no worker can compute ahead; leave "
+            "serve.ahead out"
+        )
+    if awareness is None:
+        return None
+    if has_within:
+        return (
+            "groups with trees within are not formed again; have no awareness, or leave within out"
+        )
+    if awareness.least_gain == "none":
+        return (
+            'a forest is formed again only where that gains, so awareness.least_gain = "none" is '
+            "not for it; give a number, or leave it out"
+        )
+    return None
+
+
+def groups_misfit(plan: Plan, workers: Collection[int], names: Sequence[str]) -> str | None:
+    """Return why the groups of a plan are not those of a served model; None where they are.
+
+    Args:
+        plan: which; it may have none.
+        workers: the sites that compute.
+        names: of all sites, by index.
+    """
+    if not plan.groups:
+        return None
+    if any(group.plan.groups for group in plan.groups):
+        return "the plan of a group has groups itself; leave them out"
+    in_trees = {worker for group in plan.groups for worker in group.workers}
+    if in_trees == {*workers}:
+        return None
+    listed = [[names[site] for site in sorted(each)] for each in (in_trees, workers)]
+    return (
+        f"{listed[0]} are in trees, and {listed[1]} compute; they must be the same sites: see "
+        "serve.only, and compute_s or groups if they are given"
+    )
 
 
 class Paced(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from anabranch.run.scenario._effect import without_effect
 from anabranch.run.scenario._model import Scenario, compute_model, script_of, with_compute_times
 from anabranch.run.scenario.tasks import Exchange, Own, Train
 from anabranch.scheduler.awareness import Passive
-from anabranch.scheduler.paced import Serve, misfit
+from anabranch.scheduler.paced import Serve, forest_misfit, groups_misfit, misfit
 
 
 class ScenarioError(ValueError):
@@ -236,11 +236,6 @@ def _check_served(scenario: Scenario) -> None:
             raise ScenarioError(
                 f"{key}: where the model is served, its chunks stay with their trees; leave it out"
             )
-    if scenario.awareness is not None and scenario.awareness.least_gain == "none":
-        raise ScenarioError(
-            'awareness.least_gain: a forest is formed again only where that gains, so "none" is '
-            "not for it; give a number, or leave it out"
-        )
     task, load = scenario.task, scenario.load
     if isinstance(load, TunedBatches) and not 1 <= task.batch_size <= load.most:
         raise ScenarioError(
@@ -409,29 +404,17 @@ def _check_forest(scenario: Scenario) -> None:
             "a forest's trees push to a model that is served, each at its own pace; give "
             'pace = {kind = "asp"} or another than bsp, or [serve]'
         )
-    if scenario.computes_ahead:
-        raise PlanError(
-            "a forest adds updates up on their way, so no worker can compute ahead; leave "
-            "serve.ahead out"
-        )
     has_within = any(isinstance(each, ForestRoute) and each.within for each in scenario.routes)
-    if has_within and scenario.awareness is not None:
-        raise PlanError(
-            "groups with trees within are not formed again; leave [awareness] or within out"
-        )
+    why = forest_misfit(has_within, scenario.serve or Serve(), scenario.awareness)
+    if why is not None:
+        raise PlanError(why)
 
 
 def _check_groups(plan: Plan, scenario: Scenario, overlay: Overlay) -> None:
-    if any(group.plan.groups for group in plan.groups):
-        raise PlanError("the plan of a group has groups itself; leave them out")
-    in_trees = {worker for group in plan.groups for worker in group.workers}
-    computing = {*scenario.workers(overlay)}
-    if in_trees != computing:
-        names = [[overlay.sites[k].name for k in sorted(each)] for each in (in_trees, computing)]
-        raise PlanError(
-            f"{names[0]} are in trees, and {names[1]} compute; they must be the same sites: see "
-            "serve.only, and compute_s or groups if they are given"
-        )
+    names = [site.name for site in overlay.sites]
+    why = groups_misfit(plan, scenario.workers(overlay), names)
+    if why is not None:
+        raise PlanError(why)
 
 
 def check_real(scenario: Scenario, overlay: Overlay, emulated: bool = False) -> None:

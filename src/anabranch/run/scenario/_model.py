@@ -286,11 +286,11 @@ def with_compute_times(route: ForestRoute, scenario: Scenario, overlay: Overlay)
     """Return a forest that knows how long a scenario's workers compute, unless it says itself."""
     if route.compute_s is not None:
         return route
+    names = {site: overlay.sites[site].name for site in scenario.workers(overlay)}
     model, samples = compute_model(scenario, overlay), scenario.task.batch_size
-    times = {
-        overlay.sites[site].name: 1.0 if model is None else model.mean_s(site, samples)
-        for site in scenario.workers(overlay)
-    }
+    if model is None:
+        return route.of_workers(names.values())
+    times = {name: model.mean_s(site, samples) for site, name in names.items()}
     return msgspec.structs.replace(route, compute_s=times)
 
 
