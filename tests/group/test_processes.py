@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing.connection
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import threading
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,12 +20,23 @@ import torch
 
 import anabranch
 from anabranch import Group, RunAborted
+from anabranch.group import _local
 from anabranch.record.journal import Journal
 
+from ..forked import forking
 from ..threads import Threads
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # processes
 SITES = 3
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `spawn` fork its processes from one that has imported PyTorch."""
+    forks = SimpleNamespace(
+        get_context=lambda method: forking(), connection=multiprocessing.connection
+    )
+    monkeypatch.setattr(_local, "multiprocessing", forks)
 
 
 def fail_at_one(group: Group) -> None:
@@ -69,6 +82,7 @@ def stop_in_the_block_at_one(group: Group) -> tuple[tuple[str, ...], list[float]
     return sites, model.weight.flatten().tolist()
 
 
+@pytest.mark.usefixtures("forked")
 def test_ctrl_c_in_a_block_is_that_process_s_loss_and_the_others_average_on() -> None:
     one, stopped, other = anabranch.spawn(stop_in_the_block_at_one, SITES)
     assert one == other
@@ -89,6 +103,7 @@ def die_with_a_child_at_one(group: Group, folder: str) -> None:
     group.barrier()
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_process_that_dies_is_missed_though_a_child_of_it_lives_on(tmp_path: Path) -> None:
     not_over = tmp_path / "not over"
     not_over.touch()
@@ -118,6 +133,7 @@ def fork_and_call(group: Group) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_process_that_was_forked_is_told_that_it_has_no_part_in_the_group() -> None:
     assert anabranch.spawn(fork_and_call, 2) == [7, 7]
 
@@ -206,6 +222,7 @@ def return_at_one(group: Group, where: str) -> Any:
 
 
 @pytest.mark.parametrize(("where", "why"), [("here", "not this one"), ("there", "by zero")])
+@pytest.mark.usefixtures("forked")
 def test_a_result_that_cannot_be_sent_is_named(where: str, why: str) -> None:
     with pytest.raises(RunAborted, match=rf"(?s)site1.*{why}"):
         anabranch.spawn(return_at_one, 2, [where])
