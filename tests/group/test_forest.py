@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from anabranch.merge import Median
 from anabranch.net.errors import NetError, PeerError
 from anabranch.overlay import Overlay, Trace, dumps, random_complete
 from anabranch.pace import AnyPace, Asp, Bsp, FedAvg, R2sp, Safa, Ssp
-from anabranch.plan import ForestRoute, FromFile, GivenForest, Packed
+from anabranch.plan import ForestRoute, FromFile, GivenForest, Packed, Star
 from anabranch.record import GroupsFormed, PlanIssued, events, read_events
 from anabranch.run.scenario import compute_model
 from anabranch.run.scenario import load as load_scenario
@@ -149,9 +150,11 @@ class Trained:
 
     Args:
         service: what it is served with.
-        compute_s: seconds of each site for an update.
+        compute_s: seconds of each worker for an update.
         faults: moments after the beginning, each with what happens: (seconds, "kill", site, for how
             long) or (seconds, "slow", site, factor).
+        elements: of the model.
+        late: when sites come that are not there at first, seconds.
 
     Attributes:
         log: what the scheduler wrote down.
@@ -164,11 +167,12 @@ class Trained:
         compute_s: Sequence[float],
         faults: Sequence[tuple[float, str, int, float]] = (),
         elements: int = 1000,
+        late: Mapping[int, float] = MappingProxyType({}),
     ) -> None:
         self.log = Log()
         self.sites: dict[int, Ended] = {}
         self._service, self._faults, self._elements = service, faults, elements
-        self._compute_s = compute_s
+        self._compute_s, self._late = compute_s, late
         run_virtually(self._run())
 
     async def _run(self) -> None:
@@ -180,7 +184,10 @@ class Trained:
         with self._network.scheduler.in_process():
             scheduler = self._service.scheduler(self._network.control(None), "token", self.log)
             self._address = await scheduler.listen(("scheduler", 0))
-        self._tasks = [self._start(site) for site in range(overlay.size)]
+        self._tasks = [
+            loop.create_task(self._come_later(site)) if site in self._late else self._start(site)
+            for site in range(overlay.size)
+        ]
         self._network.begin()
         for at_s, what, site, how_much in self._faults:
             loop.at(at_s, self._happen, what, site, how_much)
@@ -206,6 +213,10 @@ class Trained:
         self._network.revive(site)
         self._machines[site] = Machine(asyncio.get_running_loop())  # type: ignore[arg-type]
         self._tasks[site] = self._start(site)
+
+    async def _come_later(self, site: int) -> None:
+        await asyncio.sleep(self._late[site])
+        await self._start(site)
 
     def _start(self, site: int) -> asyncio.Task[None]:
         with self._network.sites[site].in_process():
@@ -342,6 +353,20 @@ def test_members_form_other_trees_when_a_root_dies_and_again_when_it_is_back() -
     models = [trained.sites[site].model for site in range(8)]
     assert every(trained.sites[site].has_last for site in range(8))
     assert every(model == models[0] for model in models)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["back", "late"])
+@pytest.mark.parametrize("route", [FOREST.planner, Star(hub="site8")], ids=["forest", "star"])
+def test_a_site_that_computes_nothing_may_be_lost_and_come_back(route: Any, late: bool) -> None:
+    only = Serving(Serve(only=("site8", "site4")))
+    if isinstance(route, ForestRoute):
+        names = [name for name in NAMES[:8] if name != "site4"]
+        route = ForestRoute(server="site8", compute_s=dict.fromkeys(names, 0.3))
+    service = replace(FOREST, planner=route, serving=only, begin_with=8 if late else None)
+    faults = [] if late else [(2.0, "kill", 4, 1.0)]
+    trained = Trained(service, COMPUTE_S, faults, late={4: 2.0} if late else {})
+    assert trained.sites.keys() == {*range(9)}
+    assert every(trained.sites[site].made[-1] == UPDATES for site in range(8) if site != 4)
 
 
 HUNG = (8, 26, 38, 41)  # as the last model had no way, or a worker was back for it alone

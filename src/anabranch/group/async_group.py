@@ -177,8 +177,11 @@ class AsyncGroup:
 
     @property
     def is_back(self) -> bool:
-        """Whether another process of this site took part before, in serving a model."""
-        return bool(self.welcome.updates)
+        """Whether a model is served here that was served before this process of the site came.
+
+        One that computes nothing has made no updates before.
+        """
+        return not self.welcome.is_new and (bool(self.welcome.updates) or self.agent.came_late)
 
     @property
     def first_plan(self) -> plans.Plan:

@@ -140,6 +140,7 @@ class SiteAgent:
     Attributes:
         began: the loop's time when the run began, once it has.
         holds_state: whether this site has the state of training.
+        came_late: whether the run had begun before this site could take part.
     """
 
     def __init__(
@@ -171,7 +172,7 @@ class SiteAgent:
         self._listener: Listener | None = None
         self._plane: DataPlane | None = None
         self._collectives = Collectives(self._scheduler, self._planned)
-        self.holds_state = False
+        self.holds_state = self.came_late = False
         self._leaves = False
         self._probes: set[asyncio.Task[None]] = set()
         self._serving: Serving | None = None  # in a run with servers
@@ -313,6 +314,7 @@ class SiteAgent:
         if isinstance(start, Shutdown):
             raise RoundsOver
         assert isinstance(start, Start)
+        self.came_late = start.since_s > 0
         self.began.set_result(self._loop.time() - start.since_s)
         self._instruments.begin()
         plane.connections.begin()
