@@ -47,6 +47,19 @@ def slowed(reforming: Reforming, site: int, seconds: float, times: int = 5) -> N
         reforming.computed(site, seconds)
 
 
+def test_trees_are_formed_for_the_size_that_sites_tell_where_none_was_known_before() -> None:
+    small = 1000
+
+    def without(known: int | None, told: int) -> list[tuple[object, ...]]:
+        reforming = Reforming(FOREST, first(FOREST), OVERLAY, COMPUTE_S, known)
+        reforming.begin(told)
+        found = reforming.without({0}, "one is lost").plan
+        return [(group.workers, group.plan.trees) for group in found.groups]
+
+    assert without(None, small) == without(small, small) == without(small, 1 << 20)
+    assert without(None, small) != without(None, 1 << 20)
+
+
 def test_a_site_that_has_become_slow_leaves_its_tree_and_only_once_it_is_certain() -> None:
     reforming = follows()
     slowed(reforming, 2, 9.0, times=2)

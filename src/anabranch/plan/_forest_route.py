@@ -46,7 +46,9 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
         search: how the groups are found: the paper's ``eda``, ``local`` or ``exact``; or ``given``.
         latency_weight, spread_weight: lambda_1 and lambda_2 of eq. 14.
         elements: of the model, by which transfers are reckoned. Where none are given, a scenario
-            knows them from its task, and takes a million for code of one's own.
+            knows them from its task, and a group from ``model_elements``. Where that is not known
+            either, the first forest is planned for a million, and later ones for the size that
+            sites tell.
         compute_s: seconds that workers compute an update, by name; other sites only relay. Where
             none is given, a scenario takes them from its [compute]. In a group, and without
             [compute], all workers count as alike until awareness has measured them; where no worker

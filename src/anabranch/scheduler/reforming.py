@@ -36,7 +36,7 @@ class Reforming:
         believed: the network that it was made for.
         compute_s: seconds that each worker takes for an update, by index, as long as no more is
             known.
-        elements: of the model; None where that is not known.
+        elements: of the model; None where that is not known before the run.
         update_rate: how much a link or a compute time must have changed to count, relative.
         least_gain: how many more updates a second another forest must make, relative.
         search: finds auxiliary paths.
@@ -73,6 +73,10 @@ class Reforming:
         self._not_before_s = 0.0
         self._taken = self._found_after = 0  # forests that the run had before this one
         self._top = max(plan.version, *(group.plan.version for group in plan.groups))
+
+    def begin(self, elements: int) -> None:
+        """Take note of how large the model is, unless that was known before."""
+        self._elements = self._elements or elements
 
     def computed(self, site: int, seconds: float) -> None:
         """Take note of how long a worker computed an update."""

@@ -133,6 +133,8 @@ class ServedPace:
         """
         self._servers = plans.holders(self.plan, elements)
         self.book.serve(self._servers)
+        if self._reforming is not None:
+            self._reforming.begin(elements)
         now_s = self._run.since_start_s()
         for site, samples in sorted(self._held.items()):
             if not samples:
