@@ -23,6 +23,9 @@ OVERLAY = random_complete(SIZE, 3, low_bps=20e6, high_bps=200e6, latency_s=0.01,
 COMPUTE_S = dict.fromkeys(range(SIZE - 1), 1.0)
 SERVER = SIZE - 1
 FOREST = ForestRoute()
+GIVEN = ForestRoute(
+    search=GivenForest(groups=(("site0", "site1"), ("site2", "site3", "site4"), ("site5", "site6")))
+)
 
 
 def first(route: ForestRoute) -> Plan:
@@ -58,6 +61,19 @@ def test_trees_are_formed_for_the_size_that_sites_tell_where_none_was_known_befo
 
     assert without(None, small) == without(small, small) == without(small, 1 << 20)
     assert without(None, small) != without(None, 1 << 20)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_tree_that_has_finished_stays_where_the_last_model_is_to_come_to_it(keeps: bool) -> None:
+    plan = first(GIVEN)
+    reforming = Reforming(GIVEN, plan, OVERLAY, COMPUTE_S, ELEMENTS, keeps_finished=keeps)
+    done, *others = plan.groups
+    reforming.finished(done.workers)
+    lost = others[0].workers[0]
+    found = reforming.without({lost}, "one is lost").plan
+    assert (done in found.groups) == keeps
+    left = {*range(SERVER)} - {lost, *done.workers}
+    assert {site for group in found.groups for site in group.workers if group != done} == left
 
 
 def test_a_site_that_has_become_slow_leaves_its_tree_and_only_once_it_is_certain() -> None:

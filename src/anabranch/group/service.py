@@ -411,6 +411,7 @@ class Service:
             LEAST_CHANGE if asked is None or asked.update_rate is None else asked.update_rate,
             _least_gain(asked),
             self._search,
+            self.serving.last_to == "all",
         )
 
     def network(self, credentials: Credentials | None = None) -> TcpNetwork:

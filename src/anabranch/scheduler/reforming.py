@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from statistics import median
 
 from anabranch import plan as plans
@@ -40,6 +41,8 @@ class Reforming:
         update_rate: how much a link or a compute time must have changed to count, relative.
         least_gain: how many more updates a second another forest must make, relative.
         search: finds auxiliary paths.
+        keeps_finished: whether groups that have made all their updates stay beside the new ones, as
+            the last model is to come to them.
 
     Attributes:
         plan: the forest that the run has, or is about to have.
@@ -56,9 +59,11 @@ class Reforming:
         update_rate: float = LEAST_CHANGE,
         least_gain: float = LEAST_GAIN,
         search: PathSearch = lambda overlay, plan: {},
+        keeps_finished: bool = False,
     ) -> None:
         self._route = route
         self._find_paths = search
+        self._keeps_finished = keeps_finished
         self.plan = plan
         self.made_for = self._belief = believed
         self._elements = elements
@@ -206,4 +211,8 @@ class Reforming:
         problem = route.problem(rest.overlay, place[self._server], left, self._elements)
         found = route.formed(problem, self._top + 1)
         found = rest.widen(plans.with_auxiliary(found, rest.overlay, self._find_paths))
-        return plans.with_kept_groups(found, self.plan, lost)
+        found = plans.with_kept_groups(found, self.plan, lost)
+        if not self._keeps_finished:
+            return found
+        done = (group for group in self.plan.groups if self._finished.issuperset(group.workers))
+        return replace(found, groups=(*found.groups, *done))
