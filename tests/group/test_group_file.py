@@ -18,9 +18,10 @@ import pytest
 
 from anabranch import plan as plans
 from anabranch._typed_toml import TomlError
-from anabranch.group.group_file import GroupFile, load
+from anabranch.group.group_file import GroupFile, Stop, load
 from anabranch.record import read_events
 from anabranch.record.events import GroupsFormed, RunStarted, SiteLost, UpdateApplied
+from anabranch.scheduler.stop_rules import StopRules
 
 from ..every import every
 from ..forked import Forked
@@ -60,6 +61,13 @@ def test_every_key_changes_what_a_group_is_served_with(key: str) -> None:
     assert read(changed) != read(usual)
 
 
+@pytest.mark.parametrize("key", Stop.__struct_fields__)
+def test_every_key_of_stop_reaches_the_rules(key: str) -> None:
+    values = {"after_s": 3.0, "rounds": 7, "accuracy": 0.5, "loss": 0.25, "reached_by": "all"}
+    stop = {key: values[key]} | ({"loss": 0.25} if key == "reached_by" else {})
+    assert read({"overlay": "aws-8", "stop": stop}).stop == StopRules(**stop)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -69,6 +77,12 @@ def test_every_key_changes_what_a_group_is_served_with(key: str) -> None:
         ('overlay = "aws-8"\nupdates = 5', "updates is of a served model; give a pace"),
         ('overlay = "aws-8"\nbatch_size = 5', "batch_size is of a served model; give a pace"),
         ('sites = ["a", "b"]\nkeep_plan = true', "keep_plan: nothing is known of links"),
+        ('overlay = "aws-8"\nstop = {}', "stop: it says nothing; give after_s, rounds, accuracy"),
+        ('overlay = "aws-8"\nstop = {rounds = 0}', "stop.rounds"),
+        ('overlay = "aws-8"\nstop = {accuracy = 90}', "stop.accuracy"),
+        ('overlay = "aws-8"\nstop = {loss = nan}', "loss is nan, must be a finite number"),
+        ('overlay = "aws-8"\nstop = {rounds = 1, reached_by = "all"}', "there is no target"),
+        ('overlay = "aws-8"\nstop = {loss = 1, reached_by = "most"}', "stop.reached_by"),
         (
             'overlay = "aws-8"\nkeep_plan = true\nawareness = {kind = "passive"}',
             r"keep_plan: \[awareness\] measures links",

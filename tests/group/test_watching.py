@@ -85,12 +85,15 @@ def test_a_scheduler_is_asked_how_its_group_stands_and_says_it_where_no_terminal
                 for _ in range(3):
                     group.all_reduce(np.ones(1000, np.float32))
                     group.report_loss(0.5 + group.rank)
+                group.report_accuracy(0.75)
                 group.barrier()
                 if group.rank == 0:
                     told = command("status", address)
                     assert told.returncode == 0, told.stderr
                     assert re.search(r"group is running .* 3 exchanges, 12 kB", told.stdout)
-                    assert re.search(r"a +member +127\.0\.0\.1:\d+ +0\.5 at 3", told.stdout)
+                    assert re.search(
+                        r"a +member +127\.0\.0\.1:\d+ +0\.5 at 3 +0\.75 at 3", told.stdout
+                    )
                     said.extend(until_progress(lines))
                 group.barrier()
 

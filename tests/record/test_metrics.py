@@ -36,6 +36,7 @@ def test_figures_are_those_of_the_status() -> None:
         'anabranch_sites{state="awaited"} 0',
         'anabranch_site_awaited_seconds{site="austin"} 14',
         'anabranch_site_loss{site="paris"} 0.25',
+        'anabranch_site_accuracy{site="paris"} 0.75',
         "anabranch_exchanges_total 41",
         "anabranch_exchanged_bytes_total 41000000",
         "anabranch_incomplete_results_total 2",

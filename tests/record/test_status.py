@@ -34,7 +34,15 @@ RUNNING = Status(
     exchanged_bytes=41_000_000,
     incomplete=2,
     sites=(
-        SiteStatus(name="paris", state="member", address="10.0.0.1:7701", loss=0.25, loss_step=40),
+        SiteStatus(
+            name="paris",
+            state="member",
+            address="10.0.0.1:7701",
+            loss=0.25,
+            loss_step=40,
+            accuracy=0.75,
+            accuracy_step=39,
+        ),
         SiteStatus(name="austin", state="member"),
         SiteStatus(name="tokyo", state="lost", address="10.0.0.3:7701"),
     ),

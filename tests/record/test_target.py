@@ -55,7 +55,7 @@ def test_an_interval_counts_as_far_as_it_was_over(start: Callable[..., RunStarte
 def test_a_site_that_comes_back_counts_again() -> None:
     rule = Target(0.9, "all", sites=2)
     rule.lost(1)
-    rule.joined()
+    rule.joined(1)
     [seen, *_] = evaluated()
     assert not rule.is_reached(seen)
 

@@ -38,6 +38,7 @@ from anabranch.net.messages import (
 from anabranch.overlay import random_complete
 from anabranch.plan import Plan, fapt
 from anabranch.scheduler.calls.dealing import Dispatching
+from anabranch.scheduler.calls.end import Last
 from anabranch.scheduler.calls.outcome import Began, Outcome
 from anabranch.scheduler.channels import Channels
 
@@ -259,24 +260,76 @@ def test_members_hear_with_a_result_that_it_is_the_last(when: str) -> None:
     if when == "under way":
         channels.close(why)
 
-    def hold(number: int) -> list[Settled]:
-        said: list[Settled] = []
-        for site in range(4):
-            outcome = channels.hold(site, Holding(0, number, 0, ((0, 100),)))
-            said += [each for _, each in outcome.say if isinstance(each, Settled)]
-            end(channels, site, number)
-        assert len(said) == 4
-        return said
-
     if when != "after it":
-        assert {each.why_last for each in hold(1)} == {why}
+        assert {each.why_last for each in hold(channels, 1)} == {why}
         return
-    assert {each.why_last for each in hold(1)} == {""}
+    assert {each.why_last for each in hold(channels, 1)} == {""}
     channels.close(why)
     for site in range(4):
         request(channels, site, 2)
-    assert {each.why_last for each in hold(2)} == {why}
+    assert {each.why_last for each in hold(channels, 2)} == {why}
     assert request(channels, 0, 3).say == [(0, NoMoreRounds(3, why))]
+
+
+def hold(channels: Channels, number: int) -> list[Settled]:
+    """Let all sites hold an exchange's result; return what they hear of it."""
+    said: list[Settled] = []
+    for site in range(4):
+        outcome = channels.hold(site, Holding(0, number, 0, ((0, 100),)))
+        said += [each for _, each in outcome.say if isinstance(each, Settled)]
+        end(channels, site, number)
+    assert len(said) == 4
+    return said
+
+
+def test_no_more_rounds_are_held_than_these_however_many_are_asked_for_ahead() -> None:
+    channels = make(repairs=True)
+    why = "3 rounds are over"
+    channels.bound(3, why)
+    pair = subgroup(channels, (0, 1))
+    for number in (1, 2, 3):
+        assert request(channels, 0, number).over == ""
+    refused = request(channels, 0, 4)
+    assert (refused.say, refused.over) == ([(0, NoMoreRounds(4, why))], why)
+    for number in (1, 2, 3):
+        for site in (1, 2, 3):
+            request(channels, site, number)
+    told = [{each.why_last for each in hold(channels, number)} for number in (1, 2, 3)]
+    assert told == [{""}, {""}, {why}]
+    assert request(channels, 0, 1, pair).over == ""  # it goes on until the run is stopped
+
+
+def test_a_run_that_is_stopped_before_its_last_round_says_why() -> None:
+    channels = make(repairs=True)
+    channels.bound(3, "3 rounds are over")
+    channels.close("5 s are over")
+    for site in range(4):
+        request(channels, site, 1)
+    assert {each.why_last for each in hold(channels, 1)} == {"5 s are over"}
+
+
+def test_what_hands_the_state_on_takes_no_round_also_after_a_restart() -> None:
+    channels = make(repairs=True)
+    channels.bound(2, "2 rounds are over")
+    handed_on = Signature(op=4, wire=0, elements=100, receivers=(2,))
+    for number, signature in ((1, SMALL), (2, handed_on)):
+        outcomes = [request(channels, site, number, signature=signature) for site in range(4)]
+        assert [each.is_to_remember for each in outcomes] == [signature is handed_on] + [False] * 3
+    again = make(repairs=True)
+    again.bound(2, "2 rounds are over")
+    standing = Standing((ChannelStanding(0, 1, 2, 0, (), (), ()),), is_new=False)
+    again.restore(
+        dict.fromkeys(range(4), standing),
+        (),
+        (),
+        channels.latest_exchange,
+        {},
+        transfers=channels.following.transfers,
+    )
+    for each in (channels, again):
+        assert request(each, 0, 3).over == ""
+        assert each.following.round_of(3) == 2
+        assert request(each, 0, 4).over == "2 rounds are over"
 
 
 @pytest.mark.parametrize("repairs", [True, False])
@@ -286,7 +339,7 @@ def test_a_subgroup_that_is_first_asked_for_once_closed_has_a_last_call_too(repa
     channels.close(why)
     late = subgroup(channels, (0, 1))
     if repairs:  # members hear it with the result of the one call that is held
-        assert channels.books[late].last == 1
+        assert channels.books[late].end.last == Last(1, why)
         assert channels.books.why_last(late, 1) == why
         assert [type(said) for _, said in request(channels, 0, 1, late).say] == [Grant]
         assert request(channels, 0, 2, late).say == [(0, NoMoreRounds(2, why, late))]
@@ -309,9 +362,9 @@ def test_a_late_subgroups_last_call_outlives_a_restart() -> None:
         channels.books.lasts,
         "a rule",
     )
-    assert [book.last for book in again.books] == [1, 1]
+    assert [book.end.last for book in again.books] == [Last(1, "a rule")] * 2
     assert subgroup(again, (2, 3)) == late + 1
-    assert again.books[late + 1].last == 1
+    assert again.books[late + 1].end.last == Last(1, "a rule")
 
 
 # --- subgroups

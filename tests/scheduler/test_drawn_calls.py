@@ -239,7 +239,7 @@ class Drawn:
         for channel, number in self.channels.contributions:
             assert number in books[channel].held
         assert books.stalls() is not None
-        assert len({book.last is None for book in books}) == 1  # all are closed, or none is
+        assert len({book.end.last is None for book in books}) == 1  # all are closed, or none is
         assert len(self.channels.subgroups) == len(books) - 1
 
 

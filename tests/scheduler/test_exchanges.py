@@ -182,7 +182,7 @@ def test_versions_rise() -> None:
 def test_once_closed_only_what_was_asked_for_is_held() -> None:
     book = book_of([0, 1])
     granted(book, 0, 1)
-    book.close(book.latest)
+    book.end.close(book.latest, "a rule")
     granted(book, 1, 1)
     assert book.request(0, 2, SMALL) is None
     assert book.request(1, 2, SMALL) is None

@@ -117,6 +117,8 @@ def test_events_are_counted_and_the_latest_loss_is_kept() -> None:
         events.StepDone(at_s=2.0, site=2, round=8, loss=None, samples=1, compute_s=1.0),
         events.StepDone(at_s=2.0, site=3, round=8, loss=None, samples=1, compute_s=1.0),
         events.ProceedAsked(at_s=2.0, site=1, update=3, samples=1, compute_s=1.0, loss=0.25),
+        events.Evaluated(at_s=2.0, site=1, round=3, accuracy=0.5),
+        events.Evaluated(at_s=2.0, site=2, round=3, accuracy=0.75, step=8),
         events.UpdateApplied(at_s=2.0, site=1, update=3, version=1, missed=0),
         events.SiteLost(at_s=3.0, site=3, detail="it died"),
     ):
@@ -124,6 +126,8 @@ def test_events_are_counted_and_the_latest_loss_is_kept() -> None:
     status = status_of(replace(KNOWN, tally=tally))
     assert [(site.loss, site.loss_step) for site in status.sites][1] == (0.25, 3)
     assert [site.loss_step for site in status.sites] == [None, 3, 8, None]  # site 3 learns nothing
+    seen = [(site.accuracy, site.accuracy_step) for site in status.sites]
+    assert seen == [(None, None), (0.5, 3), (0.75, 8), (None, None)]
     told = loads(dumps(status))
     assert told == status
     assert 'anabranch_site_loss{site="site2"} NaN' in exposition(told)

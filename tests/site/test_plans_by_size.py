@@ -30,7 +30,6 @@ from anabranch.record import events
 from anabranch.scheduler.awareness import Oracle
 from anabranch.scheduler.deal import ByShare
 from anabranch.scheduler.losses import Planner, Repairs
-from anabranch.scheduler.stop_rules import StopRules
 from anabranch.sim.loop import run_virtually
 from anabranch.site.agent import Transport
 from tests.site.cluster import TOKEN, Cluster, Witness, all_reduce, simulated
@@ -199,7 +198,6 @@ def test_a_model_s_route_is_planned_for_its_size_where_that_is_given(pace: Asp |
     ("answer", "said"),
     [
         ({"awareness": Oracle()}, "awareness: an oracle"),
-        ({"stop": StopRules(accuracy=0.9)}, "stop.accuracy"),
         ({"serving": Serving(clients=Clients(registered=9))}, "serving.clients"),
     ],
 )

@@ -27,7 +27,6 @@ def check(service: Service, plan: Plan) -> None:
     """
     for answer, is_given in (
         ("awareness: an oracle", isinstance(service.awareness, Oracle)),
-        ("stop.accuracy", service.stop.accuracy is not None),
         ("serving.clients", service.serving.clients is not None),
     ):
         if is_given:
@@ -65,6 +64,11 @@ def _check_served(service: Service, plan: Plan) -> None:
                 "pace, such as asp, or another route"
             )
         return
+    if service.stop.rounds is not None:
+        raise ValueError(
+            "stop.rounds: a served model ends after so many updates of each worker; give updates, "
+            "and leave it out"
+        )
     if isinstance(load, TunedBatches) and not 1 <= service.batch_size <= load.most:
         raise ValueError(
             f"batch_size is {service.batch_size}, must be in 1..{load.most} (load.most): "

@@ -903,18 +903,38 @@ class Group:
         """
         member = self._member
         member.check_open()
-        step = member.steps_told + 1 if step is None else step
-        for name, number, least in (("step", step, 0), ("samples", samples, 1)):
-            if not isinstance(number, Integral) or not least <= number <= MOST_COUNTED:
-                raise ValueError(
-                    f"{name} is {number!r}, must be an integer from {least} to {MOST_COUNTED}"
-                )
+        step = _counted("step", member.steps_told + 1 if step is None else step, 0)
+        samples = _counted("samples", samples, 1)
         member.steps_told = step
         try:
             loss = float(loss)
         except OverflowError:  # as of 10**400
             loss = math.inf
-        member.thread.run(now(partial(member.site.report_loss, loss, int(step), int(samples))))
+        member.thread.run(now(partial(member.site.report_loss, loss, step, samples)))
+
+    def report_accuracy(self, accuracy: float, step: int | None = None) -> None:
+        """Tell the scheduler how good this site's model is, as :meth:`report_loss` tells of a loss.
+
+        A group that stops at an accuracy goes by it: where all members have the same model, one of
+        them may tell for all.
+
+        Args:
+            accuracy: the share of correct answers on held-out data, in [0, 1].
+            step: after which step, >= 0; the last that a loss was told of, if not given.
+
+        Raises:
+            ValueError: ``accuracy`` is not in [0, 1], or ``step`` is no integer >= 0.
+        """
+        member = self._member
+        member.check_open()
+        step = _counted("step", member.steps_told if step is None else step, 0)
+        try:
+            told = float(accuracy)
+        except (TypeError, ValueError, OverflowError):
+            told = math.nan
+        if not 0 <= told <= 1:
+            raise ValueError(f"accuracy is {accuracy!r}, must be a number from 0 to 1")
+        member.thread.run(now(partial(member.site.report_accuracy, told, step)))
 
     def close(self) -> None:
         """Leave: wait until this site's calls have ended and every site has left, and close.
@@ -934,6 +954,12 @@ class Group:
         traceback: TracebackType | None,
     ) -> None:
         self._member.close(error)
+
+
+def _counted(name: str, number: int, least: int) -> int:
+    if not isinstance(number, Integral) or not least <= number <= MOST_COUNTED:
+        raise ValueError(f"{name} is {number!r}, must be an integer from {least} to {MOST_COUNTED}")
+    return int(number)
 
 
 def join(

@@ -281,7 +281,7 @@ class AsyncGroup:
     def report_loss(self, loss: float, step: int, samples: int) -> None:
         """Tell the scheduler of a step's loss."""
         told = events.StepDone(
-            at_s=max(0.0, self._loop.time() - self.agent.began.result()),
+            at_s=self._since_began_s(),
             site=self.index,
             round=step,
             loss=loss if math.isfinite(loss) else None,
@@ -289,6 +289,20 @@ class AsyncGroup:
             compute_s=0.0,
         )
         self.agent.report((events.encode(told).encode(),))
+
+    def report_accuracy(self, accuracy: float, step: int) -> None:
+        """Tell the scheduler how good this site's model is after a step."""
+        told = events.Evaluated(
+            at_s=self._since_began_s(),
+            site=self.index,
+            round=step,
+            accuracy=accuracy,
+            step=step,
+        )
+        self.agent.report((events.encode(told).encode(),))
+
+    def _since_began_s(self) -> float:
+        return max(0.0, self._loop.time() - self.agent.began.result())
 
     async def has_handed_on(self) -> None:
         """Wait until the state of training is where it was sent to."""

@@ -12,13 +12,14 @@ from msgspec.structs import replace
 
 from anabranch import overlay as overlays
 from anabranch._text import read_text
-from anabranch._typed_toml import Positive, Seconds, Table, TomlError, decode_toml
+from anabranch._typed_toml import Part, Positive, Seconds, Table, TomlError, decode_toml
 from anabranch.group.service import Service, Serving
 from anabranch.merge import AnyMerge, Mean
 from anabranch.net.silence import STILLNESS_S
 from anabranch.overlay import BUILT_IN, Link, Overlay, Site
 from anabranch.pace import AnyLoad, AnyPace, EqualBatches
 from anabranch.plan import LEAST_CHUNK_ELEMENTS, AnyPlanner, Auxiliary, FromFile, Packed
+from anabranch.record.events import ReachedBy
 from anabranch.scheduler.awareness import AnyAwareness, Passive
 from anabranch.scheduler.deal import AnyDeal
 from anabranch.scheduler.paced import Serve
@@ -29,13 +30,26 @@ UNKNOWN_BPS = 100e6
 
 
 class Stop(Table, frozen=True, kw_only=True):
-    """When a group ends before its last exchange or update.
+    """When a group ends, at whichever comes first.
 
     Args:
-        after_s: seconds since it began.
+        after_s, rounds, accuracy, loss, reached_by: see
+            :class:`anabranch.scheduler.stop_rules.StopRules`.
     """
 
-    after_s: Seconds
+    after_s: Seconds | None = None
+    rounds: Positive | None = None
+    accuracy: Part | None = None
+    loss: float | None = None
+    reached_by: ReachedBy = "first"
+
+    def __post_init__(self) -> None:
+        if self.rules() == StopRules():
+            raise ValueError("stop: it says nothing; give after_s, rounds, accuracy or loss")
+
+    def rules(self) -> StopRules:
+        """Return it as a group's service has it."""
+        return StopRules(self.after_s, self.rounds, self.accuracy, self.loss, self.reached_by)
 
 
 class GroupFile(Table, frozen=True, kw_only=True):
@@ -47,7 +61,7 @@ class GroupFile(Table, frozen=True, kw_only=True):
         route: ``planner`` there.
         keep_plan: whether rates are facts, so that no link is measured and the first plan stays.
         serve: which sites compute, and on which model; ``serving.serve`` there.
-        stop: when it ends before its last exchange or update.
+        stop: when it ends.
     """
 
     overlay: str | None = None
@@ -117,7 +131,7 @@ class GroupFile(Table, frozen=True, kw_only=True):
             self.updates,
             self.batch_size,
             self.model_elements,
-            StopRules(after_s=None if self.stop is None else self.stop.after_s),
+            StopRules() if self.stop is None else self.stop.rules(),
             self.under_way_bytes,
             self.chunk_elements,
             self.least_chunk_elements,

@@ -115,7 +115,7 @@ class Service:
         model_elements: of the buffer, where all exchanges are of one size: the route is planned for
             that size, before any site says it. None where it is not known; then a group that
             all-reduces plans for each order of size that comes.
-        stop: when it ends before its last exchange or update.
+        stop: when it ends, for a served model before its last update.
         under_way_bytes: of buffers whose exchanges may be under way at once; None for any number.
         chunk_elements: the most elements of every chunk; None for what fits buffer and plan.
         least_chunk_elements: chunks are no smaller than this where ``chunk_elements`` is None.
@@ -349,7 +349,7 @@ class Service:
             reforming=reforming,
             errors_end=self.on_error == "abort",
             planners=self._planner_for if self._plans_by_size else None,
-            stops=self.stop.follow(len(self.workers)),
+            stops=self.stop.follow(self.workers),
         )
 
     def run_started(self, buffer_elements: int, plan: Plan | None) -> events.RunStarted:
@@ -375,11 +375,12 @@ class Service:
             task="group",
             model=f"{buffer_elements} elements",
             seed=0,
-            rounds=0,
+            rounds=self.stop.rounds or 0,
             predicted_s=predicted.contention_s,
             paper_s=predicted.paper_s,
             limit_s=None,
-            target_accuracy=None,
+            target_accuracy=self.stop.accuracy,
+            reached_by=self.stop.reached_by,
             versions=versions(),
             assumes_rates=self.assumes_rates,
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),

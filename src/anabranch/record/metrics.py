@@ -26,6 +26,8 @@ def exposition(status: Status) -> str:
     by_state = [({"state": state}, float(states.count(state))) for state in SITE_STATES]
     latest = {site.name: latest_loss(site) for site in status.sites}
     losses = [({"site": name}, loss) for name, loss in latest.items() if loss is not None]
+    seen = {site.name: site.accuracy for site in status.sites}
+    accuracies = [({"site": name}, each) for name, each in seen.items() if each is not None]
     longest = {wait.site: wait.seconds for wait in reversed(status.waits)}
     awaited = [({"site": name}, seconds) for name, seconds in longest.items()]
     ends = [({"source": link.source, "target": link.target}, link) for link in status.links]
@@ -34,6 +36,7 @@ def exposition(status: Status) -> str:
         ("sites", "gauge", "Sites of the overlay, by their state.", by_state),
         ("site_awaited_seconds", "gauge", "How long others have waited for a site.", awaited),
         ("site_loss", "gauge", "Latest training loss that a site told of.", losses),
+        ("site_accuracy", "gauge", "Latest accuracy that a site saw of its model.", accuracies),
         (
             "exchanges_total",
             "counter",

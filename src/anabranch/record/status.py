@@ -40,6 +40,8 @@ class SiteStatus(msgspec.Struct, frozen=True, kw_only=True):
         loss: of its latest step that told of one; None for none and, with a ``loss_step``, for one
             that was no finite number, as JSON has none for it.
         loss_step: which step, update or round that was.
+        accuracy: that it saw of its model last; None for none.
+        accuracy_step: after which step or round that was.
     """
 
     name: str
@@ -48,6 +50,8 @@ class SiteStatus(msgspec.Struct, frozen=True, kw_only=True):
     through: str | None = None
     loss: float | None = None
     loss_step: int | None = None
+    accuracy: float | None = None
+    accuracy_step: int | None = None
 
 
 class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,6 +236,12 @@ def _loss(site: SiteStatus) -> str:
     return units.NONE if loss is None else f"{loss:.4g} at {site.loss_step}"
 
 
+def _accuracy(site: SiteStatus) -> str:
+    if site.accuracy is None:
+        return units.NONE
+    return f"{site.accuracy:.4g} at {site.accuracy_step}"
+
+
 def _reached(site: SiteStatus) -> str:
     return units.NONE if site.through is None else f"through {site.through}"
 
@@ -242,6 +252,7 @@ _SITE_COLUMNS: Sequence[Column[SiteStatus]] = (
     Column("reached", _reached, brief=True, number=False),
     Column("address", lambda site: site.address or units.NONE, brief=True, number=False),
     Column("loss", _loss, brief=True),
+    Column("accuracy", _accuracy, brief=True),
 )
 
 

@@ -1,4 +1,4 @@
-"""When a run has reached its target accuracy, where sites' models may differ. Pure."""
+"""When a run has reached its target accuracy or loss, where sites' models may differ. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ class Target:
     Where all have the same model one site looks at it, and there is nothing to choose.
 
     Args:
-        accuracy: the target, in (0, 1].
+        value: the target: an accuracy in (0, 1], or a loss.
         reached_by: whether it is reached once the first site's model does, the mean over the sites'
             latest, or each of these.
         sites: how many look at models of their own.
+        is_loss: whether the value is a loss, so that smaller ones are better. NaN is never better.
 
     >>> two = Target(0.9, "mean", sites=2)
     >>> told = [(0, 0.95), (1, 0.8), (1, 0.86)]
@@ -27,8 +28,11 @@ class Target:
     [False, False, True]
     """
 
-    def __init__(self, accuracy: float, reached_by: ReachedBy, sites: int) -> None:
-        self._accuracy = accuracy
+    def __init__(
+        self, value: float, reached_by: ReachedBy, sites: int, is_loss: bool = False
+    ) -> None:
+        self._value = value
+        self._is_loss = is_loss
         self._reached_by = reached_by
         self._sites = sites
         self._latest: dict[int, float] = {}
@@ -38,18 +42,33 @@ class Target:
         self._latest.pop(site, None)
         self._sites -= 1
 
-    def joined(self) -> None:
-        """Count a site again that has come back."""
-        self._sites += 1
+    def left(self, site: int) -> None:
+        """Count a site no longer that has left, unless it has told of its model."""
+        if site not in self._latest:
+            self._sites -= 1
+
+    def joined(self, site: int) -> None:
+        """Count a site that has come, or has come back."""
+        if site not in self._latest:
+            self._sites += 1
 
     def is_reached(self, seen: Evaluated) -> bool:
         """Take note of what a site has seen; return whether the target is reached now."""
-        if seen.step is None or self._reached_by == "first":
-            return seen.accuracy >= self._accuracy
-        self._latest[seen.site] = seen.accuracy
+        if seen.step is None:
+            return self._suffices(seen.accuracy)
+        return self.is_reached_by(seen.site, seen.accuracy)
+
+    def is_reached_by(self, site: int, seen: float) -> bool:
+        """Take note of the accuracy or loss of a site's own model; return as ``is_reached``."""
+        self._latest[site] = seen
+        if self._reached_by == "first":
+            return self._suffices(seen)
         if len(self._latest) < self._sites:
             return False
         found = self._latest.values()
         if self._reached_by == "all":
-            return min(found) >= self._accuracy
-        return fmean(found) >= self._accuracy - _ROUNDING
+            return all(map(self._suffices, found))
+        return self._suffices(fmean(found), _ROUNDING)
+
+    def _suffices(self, seen: float, slack: float = 0.0) -> bool:
+        return seen <= self._value + slack if self._is_loss else seen >= self._value - slack

@@ -220,7 +220,7 @@ def service_of(
         stop=StopRules(
             after_s=scenario.stop.after_s,
             accuracy=scenario.task.target_accuracy if scenario.stop.at_target else None,
-            reached_by=scenario.stop.reached_by,
+            reached_by=scenario.stop.reached_by if scenario.stop.at_target else "first",
             gossips=scenario.gossip is not None,
         ),
         under_way_bytes=None,

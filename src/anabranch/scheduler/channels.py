@@ -36,6 +36,7 @@ from anabranch.scheduler.calls.answering import Answering
 from anabranch.scheduler.calls.books import Books
 from anabranch.scheduler.calls.checks import Checks
 from anabranch.scheduler.calls.dealing import Chunking, Dealing, Dispatching
+from anabranch.scheduler.calls.end import Last
 from anabranch.scheduler.calls.following import Following
 from anabranch.scheduler.calls.outcome import Outcome
 from anabranch.scheduler.calls.restoring import Restoring
@@ -95,6 +96,7 @@ class Channels:
         self._settles = repairs
         self.results = 0
         self.result_bytes = 0
+        self._rounds: Last | None = None
         self._called_for: dict[int, int] = {}  # by channel: the latest that members were called to
         self._models: dict[int, Models] = {}  # by channel
 
@@ -135,6 +137,22 @@ class Channels:
             lasts = [last + (not is_open(channel, last)) for channel, last in enumerate(lasts)]
         self.books.close(reason, lasts)
 
+    def bound(self, rounds: int, why: str) -> None:
+        """Hold no more rounds than these; their number is exact, however many are asked for ahead.
+
+        Args:
+            rounds: exchanges of all sites, without those that hand the state on.
+            why: what a site is told that asks for a further one.
+        """
+        self._rounds = Last(rounds, why)
+        self._bind()
+
+    def _bind(self) -> None:
+        """Bound the exchanges of all sites, as far as it is known which are no rounds."""
+        if self._rounds is not None:
+            number = self.following.number_of(self._rounds.number)
+            self.all.end.bound = Last(number, self._rounds.why)
+
     # --- exchanges
 
     def request(self, site: int, message: ExchangeRequest) -> Outcome:
@@ -146,18 +164,22 @@ class Channels:
         book = self.books.of(site, message.channel)
         signature = message.signature
         self.checks.exchange(site, signature)
+        outcome = Outcome()
         is_of_all = book is self.all
         is_first = message.number > book.latest
         if is_first and is_of_all and signature.receivers:
             self.following.note_transfer(message.number)
+            self._bind()
+            outcome.is_to_remember = True
         book.has_followers = is_of_all and bool(self.following.sites)
-        outcome = Outcome()
         refusal = ""
         if book.is_last_to_ask(site, message.number):
             refusal = self._compared(message.channel, message.number, outcome, may_fail=True)
         answers = book.request(site, message.number, signature, refusal)
         if answers is None:
-            outcome.say.append((site, self.books.refusal(message.channel, message.number)))
+            refused = self.books.refusal(message.channel, message.number)
+            outcome.say.append((site, refused))
+            outcome.over = refused.reason
             return outcome
         if is_first and is_of_all:
             outcome.say += self.following.asked(site, message.number, signature)
@@ -284,8 +306,9 @@ class Channels:
         """
         self.checks.subgroup(site, members, name)
         channel = self._subgroups.ask(site, members, name)
-        if self.books.are_closed:  # a channel that begins now has its last call like the others
-            self.close(self.books.why_closed)
+        why_closed = self.books.why_closed
+        if why_closed is not None:  # a channel that begins now has its last call like the others
+            self.close(why_closed)
         # Each member asks once, so each has the plan that was in force then, or gets a newer one.
         book = self.books[channel]
         book.knowledge.tell_of_channel(site, book.plan)
@@ -391,6 +414,7 @@ class Channels:
         contributions: Mapping[tuple[int, int], Collection[Contribution]],
         lasts: Sequence[int] = (),
         why_closed: str = "",
+        transfers: Sequence[int] = (),
     ) -> Outcome:
         """Go on from what sites say of their calls, where what was known of them is lost.
 
@@ -405,6 +429,7 @@ class Channels:
             contributions: as they were, of exchanges that had been interrupted before.
             lasts: by channel, the last exchange that is held, where that was decided before.
             why_closed: why no further one is.
+            transfers: exchanges of all sites that have handed the state on.
         """
         books = self.books
         books.counter.latest = latest_exchange
@@ -413,5 +438,7 @@ class Channels:
             self.all.lose(*lost)
         self._subgroups.restore(subgroups)
         books.close(why_closed, lasts)
+        self.following.recall(transfers)
+        self._bind()
         restoring = Restoring(books, self._dealing, self.following, self._settling, self._answering)
         return restoring.restore(standings, contributions)

@@ -6,8 +6,8 @@ none any more, fails at once.
 
 A book is one channel's. It keeps which exchanges members have asked for, and which requests wait:
 for room, for other members or for a plan. The other ideas have files of their own in `calls/`: the
-places of calls (`order`), `gatherings`, exchanges that have begun (`held`), and what each member
-has been told (`knowledge`).
+places of calls (`order`), the last exchange (`end`), `gatherings`, exchanges that have begun
+(`held`), and what each member has been told (`knowledge`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from anabranch.scheduler.calls.answer import (
     Made,
     Mixed,
 )
+from anabranch.scheduler.calls.end import End
 from anabranch.scheduler.calls.gatherings import Gatherings
 from anabranch.scheduler.calls.held import Counter, Held
 from anabranch.scheduler.calls.knowledge import Knowledge
@@ -52,7 +53,7 @@ class ExchangeBook:
         asked: by member, the latest exchange that it asked for.
         held: exchanges that have begun, until all members have ended them.
         knowledge: what members have been told.
-        last: the last exchange that is held; None where more may follow.
+        end: which exchange is the last one.
         has_followers: whether members follow: a result may reach them before they have asked.
     """
 
@@ -68,7 +69,7 @@ class ExchangeBook:
         self._gatherings = Gatherings(self.members)
         self.asked = dict.fromkeys(self.members, 0)  # the latest number each site asked for
         self._waiting: deque[tuple[int, int, Signature]] = deque()  # site, number, what
-        self.last: int | None = None
+        self.end = End()
         self._settled: frozenset[int] = frozenset()  # before this book was restored
         self.has_followers = False
 
@@ -100,17 +101,6 @@ class ExchangeBook:
         waiting = (each for each in self._waiting if each[1] not in self.held)
         return {what.elements for *_, what in waiting if self.plans.for_exchange(what) is None}
 
-    # --- the last exchange
-
-    def close(self, last: int) -> None:
-        """Hold no exchange after this one; where that was decided before, it stays so."""
-        if self.last is None:
-            self.last = last
-
-    def holds(self, number: int) -> bool:
-        """Return whether an exchange is held, or may be."""
-        return self.last is None or number <= self.last
-
     # --- calls
 
     def request(
@@ -135,7 +125,7 @@ class ExchangeBook:
             raise OutOfPlaceMessage(
                 f"site {site} asks for exchange {number} after {self.asked[site]}"
             )
-        if not self.holds(number):
+        if not self.end.holds(number):
             self.asked[site] = number  # later ones may be under way to here
             return None
         also = self._count(Made(site, Kind.EXCHANGE, signature))
@@ -158,7 +148,7 @@ class ExchangeBook:
         Raises:
             OutOfPlaceMessage: it has not asked for it.
         """
-        if not self.holds(number):
+        if not self.end.holds(number):
             return ()
         if not 0 < number <= self.asked[site]:
             raise OutOfPlaceMessage(
@@ -362,7 +352,7 @@ class ExchangeBook:
                 number = said.number
                 if number in failed:
                     answers.append(Abandoned(site, number, said.exchange, False, failed[number]))
-                elif number in settled or not self.holds(number):
+                elif number in settled or not self.end.holds(number):
                     continue
                 elif said.exchange:
                     self.held.take_up(site, number, said.exchange, said.signature, self.plan)

@@ -57,14 +57,14 @@ class JournalKeeper:
         assert self._journal is not None
         return max(0.0, self._journal.now_s() - self._began_at_s)
 
-    def remember_calls(self, mended: bool) -> None:
+    def remember_calls(self, is_needed: bool) -> None:
         """Remember how calls went on, where a restart needs that.
 
         Args:
-            mended: whether an exchange is completed that was interrupted.
+            is_needed: see :attr:`anabranch.scheduler.calls.outcome.Outcome.is_to_remember`.
         """
         is_used_up = self._run.channels.latest_exchange >= self._reserved
-        if self._journal is not None and (mended or is_used_up):
+        if self._journal is not None and (is_needed or is_used_up):
             self.remember()
 
     def remember(self) -> None:
@@ -97,6 +97,7 @@ class JournalKeeper:
             rates=self._rates(),
             stopped=run.stopped,
             lasts=channels.books.lasts,
+            transfers=channels.following.transfers,
         )
         data = memories.encode(memory)
         if data != self._written:

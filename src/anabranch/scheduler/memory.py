@@ -49,6 +49,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         rates: what is believed of the links that were measured: each link's target, and the rest.
         stopped: why the run is to end before its last round, or None.
         lasts: by channel, the last exchange that is held; empty where the run is not stopped.
+        transfers: exchanges of all sites that have handed the state on, and are no rounds.
     """
 
     overlay_toml: str
@@ -70,6 +71,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     rates: tuple[tuple[int, LinkRate], ...] = ()
     stopped: str | None = None
     lasts: tuple[int, ...] = ()
+    transfers: tuple[int, ...] = ()
 
     @property
     def losses(self) -> Losses:

@@ -76,7 +76,7 @@ class Outcomes:
     def follow(self, outcome: Outcome) -> None:
         """Say and write down what follows from a message."""
         run = self._run
-        self._keeper.remember_calls(outcome.mended)
+        self._keeper.remember_calls(outcome.is_to_remember)
         for site, message in outcome.say:
             run.post(site, message)
         for began in outcome.began:

@@ -120,6 +120,7 @@ class Resumption:
             {(each.channel, each.number): each.contributions for each in self._memory.interrupted},
             self._memory.lasts,
             run.stopped or "",
+            self._memory.transfers,
         )
         if run.stopped is not None:  # now that it is known which calls have been made
             run.channels.close(run.stopped)

@@ -182,6 +182,8 @@ class Scheduler:
         self._gossips = stops is not None and stops.gossips
         if stops is not None:
             log = StoppingLog(log, stops, self.since_start_s, self._stop_by_rule)
+            if stops.rounds is not None:
+                self.channels.bound(stops.rounds, stops.rounds_over())
         times = RoundTimes()
         all_times = [times] if pacing is None else [times, pacing.times]
         self._run = run = Run(overlay, self.members, self.channels, log, all_times)
@@ -416,7 +418,10 @@ class Scheduler:
             case ExchangeRequest() if run.started_s is not None:
                 self._survivors.go_on_without_departed(message.channel)
                 if site in run.sessions:
-                    self._outcomes.follow(self.channels.request(site, message))
+                    outcome = self.channels.request(site, message)
+                    self._outcomes.follow(outcome)
+                    if outcome.over:
+                        self._stop_by_rule(outcome.over)
             case Unfit() if run.started_s is not None:
                 self._outcomes.follow(self.channels.refuse(site, message))
             case ModelTold() if run.started_s is not None:

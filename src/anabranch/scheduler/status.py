@@ -143,6 +143,7 @@ def awaited_site(wait: Wait, names: Sequence[str]) -> AwaitedSite:
 def _site(known: Known, site: int, state: SiteState) -> SiteStatus:
     host, port = known.addresses[site]
     loss, step = known.tally.loss.get(site, (None, None))
+    accuracy, after = known.tally.accuracy.get(site, (None, None))
     through = known.through.get(site) if state in ("member", "joining", "joined") else None
     return SiteStatus(
         name=known.overlay.sites[site].name,
@@ -151,6 +152,8 @@ def _site(known: Known, site: int, state: SiteState) -> SiteStatus:
         through=None if through is None else known.overlay.sites[through].name,
         loss=loss if loss is not None and math.isfinite(loss) else None,
         loss_step=step,
+        accuracy=accuracy,
+        accuracy_step=after,
     )
 
 

@@ -7,10 +7,11 @@ progress is finished, and the log says why no other follows.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from anabranch.record import events
-from anabranch.record.events import ReachedBy
+from anabranch.record.events import REACHED_BY, ReachedBy
 from anabranch.record.target import Target
 
 
@@ -20,26 +21,47 @@ class StopRules:
 
     Args:
         after_s: seconds since the run began; None for no limit.
-        accuracy: once sites have seen that their models have it; None for no target.
+        rounds: exchanges among all sites, each an all-reduce, a broadcast or an average; those that
+            hand the state to newcomers do not count. None for no limit. A scenario's sites count
+            their rounds themselves.
+        accuracy: once sites have seen that their models have it, in (0, 1]; None for no target.
+        loss: once sites tell of one that is no larger; None for no target.
         reached_by: whose model counts where sites' models differ; see
             :class:`anabranch.record.target.Target`.
         gossips: whether sites gossip: they then stop on a word, and no round is refused.
+
+    Raises:
+        ValueError: a value that cannot be, or ``reached_by`` without a target; names it.
     """
 
     after_s: float | None = None
+    rounds: int | None = None
     accuracy: float | None = None
+    loss: float | None = None
     reached_by: ReachedBy = "first"
     gossips: bool = False
 
     def __post_init__(self) -> None:
         if self.after_s is not None and not 0 < self.after_s < math.inf:
             raise ValueError(f"after_s is {self.after_s!r}, must be a number of seconds above 0")
+        if self.rounds is not None and not (isinstance(self.rounds, int) and self.rounds >= 1):
+            raise ValueError(f"rounds is {self.rounds!r}, must be an integer from 1")
+        if self.accuracy is not None and not 0 < self.accuracy <= 1:
+            raise ValueError(f"accuracy is {self.accuracy!r}, must be above 0 and at most 1")
+        if self.loss is not None and not math.isfinite(self.loss):
+            raise ValueError(f"loss is {self.loss!r}, must be a finite number")
+        if self.reached_by not in REACHED_BY:
+            raise ValueError(
+                f"reached_by is {self.reached_by!r}, must be one of {', '.join(REACHED_BY)}"
+            )
+        if self.reached_by != "first" and self.accuracy is None and self.loss is None:
+            raise ValueError("reached_by: there is no target; give accuracy or loss")
 
-    def follow(self, sites: int) -> Stops:
+    def follow(self, sites: Collection[int]) -> Stops:
         """Return what follows one run.
 
         Args:
-            sites: how many have models of their own.
+            sites: those that have models of their own.
         """
         return Stops(self, sites)
 
@@ -51,29 +73,61 @@ class Stops:
         rules, sites: see :class:`StopRules`.
 
     Attributes:
-        after_s, gossips: see there.
+        after_s, rounds, gossips: see there.
     """
 
-    def __init__(self, rules: StopRules, sites: int) -> None:
-        self.after_s, self.gossips = rules.after_s, rules.gossips
-        self._accuracy = rules.accuracy
-        self._target: Target | None = None
-        if rules.accuracy is not None:
-            self._target = Target(rules.accuracy, rules.reached_by, sites)
+    def __init__(self, rules: StopRules, sites: Collection[int]) -> None:
+        self.after_s, self.rounds, self.gossips = rules.after_s, rules.rounds, rules.gossips
+        self._rules = rules
+        self._sites = frozenset(sites)
+        self._present: set[int] = set()
+        by = rules.reached_by
+        self._accuracy = None if rules.accuracy is None else Target(rules.accuracy, by, 0)
+        self._loss = None if rules.loss is None else Target(rules.loss, by, 0, is_loss=True)
+        self._targets = [each for each in (self._accuracy, self._loss) if each is not None]
 
     def timed_out(self) -> str:
         """Return why the run ends, once ``after_s`` are over."""
         return f"{self.after_s:g} s are over"
 
+    def rounds_over(self) -> str:
+        """Return why the run ends, once ``rounds`` are over."""
+        return "1 round is over" if self.rounds == 1 else f"{self.rounds} rounds are over"
+
     def saw(self, event: events.Event) -> str | None:
         """Take note of what happened; return why the run ends now, None where it does not."""
-        if self._target is None:
-            return None
         match event:
-            case events.Evaluated() if self._target.is_reached(event):
-                return f"accuracy {self._accuracy:g} was reached after round {event.round}"
-            case events.SiteLost(goes_on=True):
-                self._target.lost(event.site)
-            case events.SiteJoined():
-                self._target.joined()
+            case events.RoundDone(round=done) if self.rounds is not None and done >= self.rounds:
+                return self.rounds_over()
+            case events.Evaluated(round=after) if self._accuracy is not None:
+                if self._accuracy.is_reached(event):
+                    return f"accuracy {self._rules.accuracy:g} was reached after round {after}"
+            case events.StepDone(site=site, round=step, loss=loss):
+                return self._saw_loss(site, step, math.nan if loss is None else loss)
+            case events.ProceedAsked(site=site, update=step, loss=float(loss)):
+                return self._saw_loss(site, step, loss)
+            case events.SchedulerRestarted(awaited=awaited):
+                for site in awaited:
+                    self._comes(site)
+            case events.SiteJoined(site=site):
+                self._comes(site)
+            case events.SiteLost(site=site, goes_on=True) if site in self._present:
+                self._present.remove(site)
+                for target in self._targets:
+                    target.lost(site)
+            case events.SiteLeft(site=site) if site in self._present:
+                self._present.remove(site)
+                for target in self._targets:
+                    target.left(site)
         return None
+
+    def _comes(self, site: int) -> None:
+        if site in self._sites and site not in self._present:
+            self._present.add(site)
+            for target in self._targets:
+                target.joined(site)
+
+    def _saw_loss(self, site: int, step: int, loss: float) -> str | None:
+        if self._loss is None or not self._loss.is_reached_by(site, loss):
+            return None
+        return f"loss {self._rules.loss:g} was reached at step {step}"

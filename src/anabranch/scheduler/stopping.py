@@ -46,8 +46,7 @@ class StoppingLog:
     def write(self, *happened: events.Event) -> None:
         """Write events down first, so that the log has the reason before the end."""
         self._log.write(*happened)
-        if self._began:
-            for event in happened:
-                why = self._stops.saw(event)
-                if why is not None:
-                    self._stop(why)
+        for event in happened:
+            why = self._stops.saw(event)
+            if why is not None and self._began:
+                self._stop(why)

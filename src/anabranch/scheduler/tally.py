@@ -18,6 +18,7 @@ class Tally:
         refused: messages that were refused.
         loss: the latest of each site that told of one, NaN where it was no finite number, and the
             step, update or round it was of.
+        accuracy: the latest of each site that told of one, and the step or round it was after.
     """
 
     def __init__(self) -> None:
@@ -26,6 +27,7 @@ class Tally:
         self.losses = 0
         self.refused = 0
         self.loss: dict[int, tuple[float, int]] = {}
+        self.accuracy: dict[int, tuple[float, int]] = {}
 
     @property
     def mean_loss(self) -> float | None:
@@ -41,6 +43,8 @@ class Tally:
                 self.loss[site] = math.nan, step  # others without a loss learn nothing
             case events.ProceedAsked(site=site, update=step, loss=float(loss)):
                 self.loss[site] = loss, step
+            case events.Evaluated(site=site, round=round, accuracy=accuracy, step=step):
+                self.accuracy[site] = accuracy, round if step is None else step
             case events.PlanIssued():
                 self.replans += 1
             case events.UpdateApplied():

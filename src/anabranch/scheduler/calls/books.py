@@ -37,7 +37,6 @@ class Books:
         left: sites that have left, and make no further call.
         lost: sites that are no members of any channel.
         largest_elements: of the buffers that were exchanged so far.
-        why_closed: why no further exchange is held; empty while one may be.
     """
 
     def __init__(self, name: Name, sites: int, plans: PlansBySize, most_bytes: float) -> None:
@@ -47,7 +46,6 @@ class Books:
         self.left: set[int] = set()
         self.lost: set[int] = set()
         self.largest_elements = 0
-        self.why_closed = ""
 
     @property
     def all(self) -> ExchangeBook:
@@ -166,9 +164,9 @@ class Books:
     # --- the end
 
     @property
-    def are_closed(self) -> bool:
-        """Whether each channel that was open then has a last exchange."""
-        return self.all.last is not None
+    def why_closed(self) -> str | None:
+        """Why the run is stopped; None where it is not."""
+        return None if self.all.end.closed is None else self.all.end.closed.why
 
     def close(self, reason: str, lasts: Sequence[int]) -> None:
         """Hold no exchange after these; those under way run to their end.
@@ -178,22 +176,24 @@ class Books:
             lasts: the last one that is held, by channel; a channel that is opened later is closed
                 by another call.
         """
-        self.why_closed = reason
         for book, last in zip(self._books, lasts, strict=False):
-            book.close(last)
+            book.end.close(last, reason)
 
     def refusal(self, channel: int, number: int) -> NoMoreRounds:
         """Return what a site is told that asks for an exchange which is not held."""
-        return NoMoreRounds(number, self.why_closed, channel)
+        last = self._books[channel].end.last
+        assert last is not None, "an exchange is refused, though more may follow"
+        return NoMoreRounds(number, last.why, channel)
 
     def why_last(self, channel: int, number: int) -> str:
         """Return why no exchange follows this one on its channel; empty where one may."""
-        return self.why_closed if self._books[channel].last == number else ""
+        last = self._books[channel].end.last
+        return last.why if last is not None and last.number == number else ""
 
     @property
     def lasts(self) -> tuple[int, ...]:
-        """By channel, the last exchange that is held; empty where more may follow."""
-        return tuple(book.last for book in self._books if book.last is not None)
+        """By channel, the last exchange since the run is stopped; empty where it is not."""
+        return tuple(book.end.closed.number for book in self._books if book.end.closed is not None)
 
 
 def _part(plan: Plan, members: Collection[int]) -> Plan:

@@ -10,7 +10,7 @@ waits for room, has the followers of then.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from anabranch.net.messages import Called, ChannelStanding, Signature
 from anabranch.scheduler.exchanges import ExchangeBook
@@ -45,11 +45,27 @@ class Following:
     def round_of(self, number: int) -> int | None:
         """Return which round an exchange of all sites is; None where it hands the state on.
 
-        Rounds are counted from 1. What a scheduler that was started again has not seen counts.
+        Rounds are counted from 1.
         """
         if number in self._transfers:
             return None
         return number - sum(transfer < number for transfer in self._transfers)
+
+    def number_of(self, round: int) -> int:
+        """Return which exchange of all sites a round is, if no other one hands the state on."""
+        number = round
+        for transfer in sorted(self._transfers):
+            number += transfer <= number
+        return number
+
+    @property
+    def transfers(self) -> tuple[int, ...]:
+        """The exchanges that hand the state on, for a scheduler that is started again."""
+        return tuple(self._transfers)
+
+    def recall(self, transfers: Iterable[int]) -> None:
+        """Take up which exchanges have handed the state on, as a scheduler that was restarted."""
+        self._transfers = [*transfers]
 
     def asked(self, site: int, number: int, signature: Signature) -> list[tuple[int, Called]]:
         """Take the first request for an exchange; return which sites are told of it."""

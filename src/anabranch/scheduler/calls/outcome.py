@@ -46,7 +46,9 @@ class Outcome:
         say: what to say, and to which site, in order.
         began: exchanges that are held from now on.
         wrong: why the run must end; empty if it need not.
-        mended: whether what is said completes an exchange that was interrupted.
+        is_to_remember: whether a scheduler that is started again needs to know of it: an exchange
+            is completed that was interrupted, or hands the state on.
+        over: why an exchange is refused that was asked for; empty where none is.
         admission: the gathering by which all members let further ones in, and which of them have
             the state of training; None for none.
     """
@@ -55,5 +57,6 @@ class Outcome:
     began: list[Began] = field(default_factory=list)
     repaired: list[Repaired] = field(default_factory=list)
     wrong: str = ""
-    mended: bool = False
+    is_to_remember: bool = False
+    over: str = ""
     admission: tuple[int, frozenset[int]] | None = None

@@ -102,7 +102,7 @@ class Restoring:
             for exchange in standing.exchanges:
                 if exchange.number in settled:
                     outcome.say.append((site, settled[exchange.number]))
-                elif exchange.number not in failed and not book.holds(exchange.number):
+                elif exchange.number not in failed and not book.end.holds(exchange.number):
                     outcome.say.append((site, self._books.refusal(channel, exchange.number)))
             for gathering in standing.gatherings:
                 for answer in gathered.values():

@@ -165,7 +165,7 @@ class Settling:
                 lost = unsettled.sources - {*book.members}
                 reason = accounts.of_lost_sources(lost, self._name)
             return book.give_up(number, reason)
-        outcome.mended = True
+        outcome.is_to_remember = True
         for member in book.members:
             plan = book.knowledge.tell(member, way)
             repair = Repair(
