@@ -39,7 +39,8 @@ class Work:
     def __init__(self, context):
         drawn = np.random.default_rng(context.site)
         self.goal = drawn.normal(size=100).astype(np.float32)
-        self.model = drawn.normal(size=100).astype(np.float32) * context.options["apart"]
+        begins = drawn.normal(size=100).astype(np.float32) * context.options["apart"]
+        self.model = begins + np.float32(0)  # at 0 and nowhere at -0, which has other bits
         self.buffer = np.zeros(100, np.float32)
         self.rate = np.float32(context.options["rate"])
 

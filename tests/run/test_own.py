@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -312,6 +313,26 @@ def test_an_outer_optimiser_does_not_step_on_buffers_of_own_code(tmp_path: Path)
     outer = f"{steps}[average.outer]\nlearning_rate = 0.7\nmomentum = 0.9\n"
     with pytest.raises(RunAborted, match="outer would step on the buffers that averaged_elements"):
         simulate(*load(scenario(tmp_path, NORMALISED, outer)), tmp_path / "run.db")
+
+
+@pytest.mark.parametrize(
+    ("begins", "outer", "said"),
+    [
+        ("context.site", "[average.outer]\n", "models of sites were not alike before this average"),
+        ("context.site", "", ""),  # a plain mean makes them alike
+        ("1.0", "[average.outer]\n", ""),
+    ],
+)
+def test_an_outer_optimiser_needs_models_that_begin_alike(
+    tmp_path: Path, begins: str, outer: str, said: str
+) -> None:
+    code = NORMALISED.replace("averaged_elements = 1", "averaged_elements = 0")
+    code = code.replace("def __init__(self)", "def __init__(self, context)")
+    code = code.replace("np.ones(2, np.float32)", f"np.full(2, {begins}, np.float32)")
+    code = code.replace("return Work()", "return Work(context)")
+    path = scenario(tmp_path, code, f'[period]\nkind = "every"\nsteps = 3\n{outer}')
+    with pytest.raises(RunAborted, match=said) if said else nullcontext():
+        simulate(*load(path), tmp_path / "run.db")
 
 
 def test_servers_hold_the_model_of_own_code_that_lets_them(tmp_path: Path) -> None:

@@ -1,11 +1,9 @@
 """A model that is averaged with those of other sites, between local steps of a user's own loop.
 
 Each average is one exchange: the model or what it has changed by, the floating-point buffers, and
-after them a few numbers. The first says whether a site goes on with steps: its mean is 0 once all
-have finished, so that sites which make unequal numbers of steps end together. The second is how
-many steps are new. The others are the bits, as 1 and -1, of two checksums: of how this site
-averages, and of where the last average left it. Where sites differ in a bit its mean is neither, at
-every site alike. Buffers that are copied travel beside it, by a broadcast at the same time.
+after them what sites say of themselves (:mod:`anabranch.learn.said`), so that sites which make
+unequal numbers of steps end together. Buffers that are copied travel beside it, by a broadcast at
+the same time.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 import numpy as np
 
@@ -25,6 +22,7 @@ from anabranch.group._buffers import Buffers
 from anabranch.group._tensors import Tensors
 from anabranch.learn.averaging import Average, Floats, Outer
 from anabranch.learn.local_steps import LocalSteps, check
+from anabranch.learn.said import Heard, hear, say
 from anabranch.period import AnyPeriod, Every
 from anabranch.site.collectives import ExchangeError, RunEnded
 from anabranch.site.reduction import weight_of
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
     from anabranch.group._group import Handle
 
 _EXACT, _ROUNDED = 1e-4, 0.04  # a mean of equal bits is off by at most, in float32 and in halves
-_HOW = slice(2, 34)  # the numbers that say so
-_BASE = slice(34, 98)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +66,7 @@ class _Flying:
     """An average that is on its way.
 
     Args:
-        said: shape (98,): whether this site goes on with steps, how many its fragment has made
-            since its last average, and the checksums' bits; once the exchange has ended, the mean
-            of these over the sites.
+        said: what this site says; once the exchange has ended, the mean over the sites.
         fragment: of the model, which it is of; the first one comes with the buffers.
         base: the checksum of where the last average left this site.
         handle: of its exchange; None where it came with a state.
@@ -127,7 +121,7 @@ class ModelAverage:
                 f"fragments: {average.fragments} of {self._tensors.elements} elements; give fewer"
             )
         self._buffers = Buffers(buffers)
-        self._how = crc32(repr((period, average, self._buffers.layout)).encode())
+        self._how = period, average, self._buffers.layout
         self._local = LocalSteps(self._tensors.parts, period, average)
         self._flying: deque[_Flying] = deque()
         self._trains = True
@@ -220,8 +214,7 @@ class ModelAverage:
         has_buffers = fragment == 0
         # Members may be at different averages of the other fragments, and so of the buffers then.
         base = self._local.base_checksum ^ (self._buffers.base_checksum() if has_buffers else 0)
-        numbers = np.array([self._trains, fresh], np.float32)
-        said = np.concatenate([numbers, _bits(self._how, 4), _bits(base, 8)])
+        said = say(self._trains, fresh, self._how, base)
         beside = self._buffers.contribute() if has_buffers else []
         words = self._buffers.words() if has_buffers and self._buffers.has_copied else []
         part, beside = self._local.begin(), [*beside, said]
@@ -252,14 +245,13 @@ class ModelAverage:
                 raise
         has_copied = self._has_copied(flying)
         self._flying.popleft()
-        self._check_alike(flying)
-        trains, fresh = flying.said[:2].tolist()
-        self._finished = 0 if trains or not has_copied else self._finished + 1
+        heard = self._heard(flying)
+        self._finished = 0 if heard.trains or not has_copied else self._finished + 1
         if flying.fragment == 0:
             self._buffers.take()
             if has_copied:
                 self._buffers.take_words()
-        if self._average.outer is not None and not fresh:
+        if self._average.outer is not None and not heard.is_fresh:
             self._tensors.refresh()
             has_strayed = self._local.has_strayed
             self._local.take_mean_alone()  # the momentum alone would move the model
@@ -287,20 +279,24 @@ class ModelAverage:
             return False
         return True
 
-    def _check_alike(self, flying: _Flying) -> None:
-        """Check that all members average alike, and that the last average left them alike."""
-        most = _ROUNDED if self._calls.is_rounded else _EXACT
-        off = abs(abs(flying.said) - 1.0) > most
-        if np.any(off[_HOW]):
+    def _heard(self, flying: _Flying) -> Heard:
+        """Return what all members said; they average alike, and the last average left them alike.
+
+        Raises:
+            ValueError: they do not, or it has not.
+        """
+        heard = hear(flying.said, _ROUNDED if self._calls.is_rounded else _EXACT)
+        if not heard.average_alike:
             self._local.drop()
             raise ValueError(
                 f"other members average otherwise than this one, {self._site}, with {self._period} "
                 f"and {self._average}, or have other buffers; give the same to group.average() at "
                 "every site"
             )
-        if np.any(off[_BASE]):
+        if not heard.are_alike:
             self._local.drop()
             raise ValueError(self._account_of_bases(flying.base))
+        return heard
 
     def _account_of_bases(self, base: int) -> str:
         """Return which sites' models were unlike; all members ask at the same place."""
@@ -425,13 +421,6 @@ def average_of(outer: Any, delay: Any, fragments: Any) -> Average:
         if not isinstance(number, Integral):
             raise ValueError(f"{name} is {number!r}, must be an integer")
     return checked(Average(outer=outer, **{name: int(each) for name, each in whole.items()}))
-
-
-def _bits(number: int, size_bytes: int) -> Floats:
-    """Return a number's bits as 1 and -1, shape (8 * bytes,)."""
-    raw = np.frombuffer(number.to_bytes(size_bytes), np.uint8)
-    bits: Floats = 2 * np.unpackbits(raw).astype(np.float32) - 1
-    return bits
 
 
 def _with_tensors(state: Any) -> Any:

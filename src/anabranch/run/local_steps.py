@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from anabranch.learn.averaging import Average, Floats
 from anabranch.learn.local_steps import LocalSteps
+from anabranch.learn.said import SAID_NUMBERS, hear, say
 from anabranch.learn.work import ServableWork, State, averaged_elements
 from anabranch.net.errors import RunAborted
 from anabranch.period import AnyPeriod
 
 _STATE = "averaging"
+_MOST_OFF = 1e-4  # of a mean of equal numbers, in float32
 
 
 class LocalWork:
@@ -42,6 +46,14 @@ class LocalWork:
         self.work = work
         self._has_numbers = has_numbers
         self.local = LocalSteps([work.model], period, average, has_numbers, may_stop)
+        self._how = period, average
+        self._since = 0  # steps since the last average began
+        self._said: deque[Floats] = deque()  # beside averages on their way, oldest first
+
+    @property
+    def most_elements(self) -> int:
+        """How many elements an average exchanges at most."""
+        return self.local.most_elements + SAID_NUMBERS
 
     def step(self, compute_s: float) -> None:
         """Let the work use its own gradients, which its buffer holds.
@@ -50,13 +62,20 @@ class LocalWork:
             compute_s: what computing them took, seconds.
         """
         self.local.stepped(compute_s)
+        self._since += 1
         if self._has_numbers:
             self.work.apply(self.local.steps)
 
-    def begin(self) -> Floats:
-        """Begin an average; return what is exchanged, in place, for its mean."""
-        (elements,) = self.local.begin()
-        return elements
+    def begin(self) -> list[Floats]:
+        """Begin an average; return what is exchanged, in place, for its mean.
+
+        That is a part of the model, and what this site says beside it.
+        """
+        base = self.local.base_checksum if self._has_numbers else 0
+        said = say(True, self._since, self._how, base)
+        self._said.append(said)
+        self._since = 0
+        return [*self.local.begin(), said]
 
     def take(self, exchange_s: float) -> Floats | None:
         """Use the mean of the oldest average that is on its way.
@@ -66,7 +85,16 @@ class LocalWork:
 
         Returns:
             What all sites hold alike from now on; None where there are no numbers.
+
+        Raises:
+            RunAborted: models were not alike before.
         """
+        said = self._said.popleft()
+        if self._has_numbers and not hear(said, _MOST_OFF).are_alike:
+            raise RunAborted(
+                "models of sites were not alike before this average, which its outer optimiser "
+                "cannot mend; let every site begin with the same parameters"
+            )
         agreed = self.local.take(exchange_s)
         if self._has_numbers:
             (elements,) = agreed
@@ -84,6 +112,8 @@ class LocalWork:
     def load_shared_state(self, state: State) -> None:
         """Begin where the last average left all sites, with this site's own optimiser."""
         self.local.load_shared_state(state[_STATE])
+        self._since = 0
+        self._said.clear()
 
     def state_dict(self) -> State:
         """Return all that goes on from here, while no average is on its way."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from anabranch.cohort import Clients
+from anabranch.group._tensors import Tensors
 from anabranch.group.async_group import AsyncGroup, Door, Hears, Ports, join
 from anabranch.group.hand_over import Offer
 from anabranch.group.mixing import mixing_of
@@ -46,7 +47,7 @@ from anabranch.scheduler.awareness import Passive
 from anabranch.scheduler.chunking import MOST_ELEMENTS
 from anabranch.scheduler.paced import Serve
 from anabranch.site.agent import Gossips, SiteAgent, Transport
-from anabranch.site.arithmetic import Flat, Sized
+from anabranch.site.arithmetic import Buffer, Sized, in_one_piece
 from anabranch.site.collectives import ExchangeError, Round
 from anabranch.site.control import RoundsOver
 from anabranch.site.letters import Letters
@@ -296,7 +297,7 @@ async def _ready(
     elements = len(work.buffer)
     lanes = world.enter(scenario, overlay, welcome, group.agent.began)
     chunk_elements = scenario.chunk_elements_of(elements)
-    exchanged = elements if steps is None else steps.local.most_elements
+    exchanged = elements if steps is None else steps.most_elements
     room = exchanged * (_STATE_TIMES if _comes_back(scenario) else 1)
     strands = min(world.strands, job.most_strands or world.strands)
     transport = _transport(scenario, exchanged, room, strands)
@@ -529,13 +530,13 @@ class _Site:
         return _Step(loss, samples_in_all, loop.time() - began_s)
 
     async def exchange(
-        self, round: int, elements: Floats, more: bool = False, calls: bool = False
+        self, round: int, parts: Sequence[Floats], more: bool = False, calls: bool = False
     ) -> Round:
         """Turn elements into their mean over all sites.
 
         Args:
             round: of the training.
-            elements: changed in place.
+            parts: arrays of elements, one after the other; changed in place.
             more: whether another such exchange follows.
             calls: whether sites that have not come so far are to hear that it has begun.
 
@@ -543,9 +544,10 @@ class _Site:
             RoundsOver: there is no further round.
         """
         wire = self.assigned.wire
-        buffer = Sized(len(elements)) if wire == Wire.SIZES else Flat(elements)
+        elements = sum(map(len, parts))
+        buffer: Buffer = Sized(elements) if wire == Wire.SIZES else in_one_piece(Tensors(parts))
         self.world.round_begins(round)
-        terms = Terms(Op.MEAN, wire, len(elements))
+        terms = Terms(Op.MEAN, wire, elements)
         done = await self.agent.exchange(buffer, terms, self.share, more, calls=calls)
         if done.members:  # that are left
             self.evaluator = done.members[0]
@@ -673,7 +675,7 @@ async def _rounds(site: _Site, job: Job) -> None:
             if not site.agent.has_kept:  # else this round is over, or goes on without this site
                 step = await site.local_step(round - 1, site.assigned.samples, nullcontext())
             more = round < last and not attendance.lets_in_before(round + 1)
-            done = await site.exchange(round, site.assigned.work.buffer, more=more)
+            done = await site.exchange(round, [site.assigned.work.buffer], more=more)
             await site.apply(round, done)
             applied = round
             attendance.ended(round, done.members)
@@ -703,15 +705,15 @@ async def _averages(site: _Site, work: LocalWork, job: Job) -> None:
     else:
         taken = steps.begun
 
-    async def average(number: int, elements: Floats) -> Round:
+    async def average(number: int, parts: Sequence[Floats]) -> Round:
         more = not period.calls and number < last and not steps.is_fragmented
         more = more and not attendance.lets_in_before(number + 1)
-        return await site.exchange(number, elements, more, period.calls)
+        return await site.exchange(number, parts, more, period.calls)
 
     async def begin() -> None:
         await let_in()  # where it could not be done before, as some average was on its way
-        elements = await site.off_the_loop(work.begin)
-        flying.append(loop.create_task(average(steps.begun, elements)))
+        parts = await site.off_the_loop(work.begin)
+        flying.append(loop.create_task(average(steps.begun, parts)))
 
     async def let_in() -> None:
         if attendance.lets_in_before(steps.begun + 1):
@@ -819,7 +821,7 @@ async def _gossip(site: _Site, work: LocalWork, scenario: Scenario) -> None:
     told = await agent.gather(gossiping.weights)  # before: who is lost later may contribute
     weights = dict(zip(told.members, told.values, strict=True))
     elements = await site.off_the_loop(gossiping.contribution)
-    done = await site.exchange(1, elements)
+    done = await site.exchange(1, [elements])
     agree = partial(gossiping.agree, elements, weights, done.contributions)
     agreed = await site.off_the_loop(agree)
     await site.agent.round_ended(done, await site.off_the_loop(partial(site.check, agreed)))
