@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -209,6 +210,17 @@ def test_a_fingerprint_is_the_hash_of_the_stored_lines(tmp_path: Path) -> None:
     text = "".join(f"{data}\n" for data in stored)
     assert text.count("\n") == 2
     assert fingerprint(path) == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_a_reader_that_stops_in_the_middle_may_be_collected_in_another_thread(
+    tmp_path: Path,
+) -> None:
+    with EventLog.create(tmp_path / "run.db") as log:
+        log.append(lost(1, 2))
+    reading = read_events(tmp_path / "run.db")
+    assert next(reading)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(reading.close).result()  # type: ignore[attr-defined]
 
 
 def test_what_is_no_log_has_no_fingerprint(tmp_path: Path) -> None:
