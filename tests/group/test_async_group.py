@@ -65,10 +65,7 @@ def test_a_subgroup_that_is_first_made_once_the_time_is_over_ends_too(on_loss: A
 
     service = Service(complete(3), awareness=None, stop=StopRules(after_s=50.0), on_loss=on_loss)
     found = run(program, program, program, service=service)
-    if on_loss == "complete":
-        assert found == [(1, 0.5), (1, 0.5), (0, 0.0)]
-    else:  # refused, and as it was
-        assert found == [(0, 0.0), (0, 1.0), (0, 0.0)]
+    assert found == [(1, 0.5), (1, 0.5), (0, 0.0)]
 
 
 def test_time_is_the_loops() -> None:

@@ -183,6 +183,25 @@ def live_all(service: anabranch.Service, live: Callable[[Group], Any]) -> list[A
         return list(pool.map(live, groups))
 
 
+@pytest.mark.parametrize("rules", [StopRules(rounds=4), StopRules(after_s=0.2)])
+def test_a_group_that_a_loss_would_end_hears_of_its_end_with_a_result(rules: StopRules) -> None:
+    def live(group: Group) -> tuple[int, float]:
+        value, total = np.zeros(5, np.float32), 0.0
+        rounds = 0
+        while not group.is_over:  # and no call of it raises RunEnded
+            value[:] = group.rank
+            group.all_reduce(value, more=rounds % 3 == 1)
+            total += float(value[0])
+            rounds += 1
+        return rounds, total
+
+    found = live_all(stopping(rules, on_loss="abort"), live)
+    assert len({*found}) == 1
+    rounds, total = found[0]
+    assert rounds == total
+    assert rules.rounds in (None, rounds)
+
+
 def test_a_group_ends_after_so_many_rounds_and_each_has_its_result() -> None:
     def live(group: Group) -> tuple[int, float]:
         value, total = np.zeros(5, np.float32), 0.0

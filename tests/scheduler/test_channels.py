@@ -299,6 +299,22 @@ def test_no_more_rounds_are_held_than_these_however_many_are_asked_for_ahead() -
     assert request(channels, 0, 1, pair).over == ""  # it goes on until the run is stopped
 
 
+def test_where_a_loss_ends_the_run_members_hear_with_a_grant_that_it_is_the_last() -> None:
+    channels = make()
+    channels.books.tells_last = True
+
+    def told(site: int, number: int) -> str:
+        ((_, grant),) = request(channels, site, number).say
+        assert isinstance(grant, Grant)
+        return grant.why_last
+
+    assert told(0, 1) == ""
+    channels.close("5 s are over")
+    assert [told(site, 1) for site in (1, 2, 3)] == [""] * 3  # as one of them was told before
+    assert [told(site, 2) for site in range(4)] == ["5 s are over"] * 4
+    assert request(channels, 0, 3).say == [(0, NoMoreRounds(3, "5 s are over"))]
+
+
 def test_a_run_that_is_stopped_before_its_last_round_says_why() -> None:
     channels = make(repairs=True)
     channels.bound(3, "3 rounds are over")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 28
+WIRE_VERSION = 29
 MOST_GATHERED_BYTES = 1 << 20
 """The largest value that a site may have gathered (:class:`Gather`)."""
 MOST_NAME_CHARACTERS = 200  # of a subgroup, and of what a gathering is for
@@ -553,6 +553,8 @@ class Grant(Message, frozen=True):
         is_interrupted: whether it begins with a :class:`Repair`, since it was interrupted before
             this site asked for it.
         followers: members that contribute nothing to it, and get its result.
+        why_last: why no other exchange of the channel is held, where no :class:`Settled` will say
+            so; empty where one may be.
     """
 
     channel: int
@@ -565,6 +567,7 @@ class Grant(Message, frozen=True):
     settles: bool = False
     is_interrupted: bool = False
     followers: tuple[int, ...] = ()
+    why_last: str = ""
 
 
 class ExchangeFailed(Message, frozen=True):

@@ -222,6 +222,7 @@ def service_of(
             accuracy=scenario.task.target_accuracy if scenario.stop.at_target else None,
             reached_by=scenario.stop.reached_by if scenario.stop.at_target else "first",
             gossips=scenario.gossip is not None,
+            refuses=True,
         ),
         under_way_bytes=None,
         chunk_elements=scenario.chunk_elements,

@@ -125,14 +125,15 @@ class Channels:
     def close(self, reason: str) -> None:
         """Hold no further exchange; those under way run to their end.
 
-        Where members hear that all hold a result, they hear with it which call is the last of its
-        channel: the latest, or the next one where no member waits for that any more.
+        Members hear with a result which call is the last of its channel: the latest, or the next
+        one where no member waits to hear of that any more. Where they hear neither with a grant
+        nor once all hold it, the latest is the last, and the next one is refused.
 
         Args:
             reason: why.
         """
         lasts = [book.latest for book in self.books]
-        if self._settles:
+        if self._settles or self.books.tells_last:
             is_open = self._settling.is_open
             lasts = [last + (not is_open(channel, last)) for channel, last in enumerate(lasts)]
         self.books.close(reason, lasts)

@@ -182,6 +182,7 @@ class Scheduler:
         self._gossips = stops is not None and stops.gossips
         if stops is not None:
             log = StoppingLog(log, stops, self.since_start_s, self._stop_by_rule)
+            self.channels.books.tells_last = repairs is None and not stops.refuses
             if stops.rounds is not None:
                 self.channels.bound(stops.rounds, stops.rounds_over())
         times = RoundTimes()

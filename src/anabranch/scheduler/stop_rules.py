@@ -29,6 +29,8 @@ class StopRules:
         reached_by: whose model counts where sites' models differ; see
             :class:`anabranch.record.target.Target`.
         gossips: whether sites gossip: they then stop on a word, and no round is refused.
+        refuses: whether sites hear of the end by a refused round, where a loss ends the run. Else
+            one more round is held where that is needed, with which they hear that it is the last.
 
     Raises:
         ValueError: a value that cannot be, or ``reached_by`` without a target; names it.
@@ -40,6 +42,7 @@ class StopRules:
     loss: float | None = None
     reached_by: ReachedBy = "first"
     gossips: bool = False
+    refuses: bool = False
 
     def __post_init__(self) -> None:
         if self.after_s is not None and not 0 < self.after_s < math.inf:
@@ -73,11 +76,12 @@ class Stops:
         rules, sites: see :class:`StopRules`.
 
     Attributes:
-        after_s, rounds, gossips: see there.
+        after_s, rounds, gossips, refuses: see there.
     """
 
     def __init__(self, rules: StopRules, sites: Collection[int]) -> None:
         self.after_s, self.rounds, self.gossips = rules.after_s, rules.rounds, rules.gossips
+        self.refuses = rules.refuses
         self._rules = rules
         self._sites = frozenset(sites)
         self._present: set[int] = set()

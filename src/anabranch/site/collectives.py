@@ -411,19 +411,20 @@ class Collectives:
             state.calls.pop(number, None)
         tree, waited_for = (None, None) if latest is None else latest
         seconds = self._loop.time() - began_s
-        if settled is not None and settled.why_last:
-            state.over = RoundsOver(settled.why_last)
+        why_last = grant.why_last if settled is None else settled.why_last
+        if why_last:
+            state.over = RoundsOver(why_last)
         elif more:
             self._ask(channel, number + 1, terms)
         size_bytes = terms.wire.item_bytes * buffer.elements
         done = Round(number, grant.version, seconds, tree, waited_for, channel, size_bytes)
         if settled is None:
-            return done
+            return replace(done, is_last=bool(why_last))
         return replace(
             done,
             members=settled.members,
             contributions=settled.contributions,
-            is_last=bool(settled.why_last),
+            is_last=bool(why_last),
         )
 
     def _ask(

@@ -143,4 +143,5 @@ class Answering:
             unsettled is not None,
             bool(answer.signature.receivers) or was_interrupted,
             () if unsettled is None else tuple(sorted(unsettled.followers)),
+            self._books.why_last(channel, answer.number) if self._books.tells_last else "",
         )

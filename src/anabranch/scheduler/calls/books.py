@@ -37,6 +37,8 @@ class Books:
         left: sites that have left, and make no further call.
         lost: sites that are no members of any channel.
         largest_elements: of the buffers that were exchanged so far.
+        tells_last: whether each exchange is told of before it begins that it is the last; else
+            members hear of the end by the next one, which is refused.
     """
 
     def __init__(self, name: Name, sites: int, plans: PlansBySize, most_bytes: float) -> None:
@@ -46,6 +48,7 @@ class Books:
         self.left: set[int] = set()
         self.lost: set[int] = set()
         self.largest_elements = 0
+        self.tells_last = False
 
     @property
     def all(self) -> ExchangeBook:
