@@ -84,3 +84,16 @@ def test_a_terminal_shows_loss_and_time_left(tmp_path: Path) -> None:
     text = shown.get()
     assert " 1/100 rounds, loss 1.5" in text
     assert "0:16:30 left" in text
+
+
+def test_a_run_goes_on_in_the_log_of_a_scheduler_that_was_started_again(tmp_path: Path) -> None:
+    terminal = Console(force_terminal=True, color_system=None, width=120, file=io.StringIO())
+    with LiveRun("demo", tmp_path / "run.db", terminal) as live:
+        for name, rounds in (("run.db", (1, 2)), ("run-2.db", (3,))):
+            with EventLog.create(tmp_path / name) as writing:
+                made = [event for number in rounds for event in round_at(number, 10.0 * number)]
+                writing.append([STARTED, *made])
+        live.tick()
+        with terminal.capture() as shown:
+            terminal.print(live._bar)
+    assert " 3/100 rounds" in shown.get()

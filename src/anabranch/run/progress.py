@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from types import TracebackType
 
+from anabranch._paths import parts_of
 from anabranch.record import tables
 from anabranch.record.events import Event, UnknownEvent
 from anabranch.record.log import LogError, read_events
@@ -62,7 +63,8 @@ class LiveRun:
 
     Args:
         title: beside the bar.
-        log: the run's event log, which need not exist yet.
+        log: the run's event log, which need not exist yet. Where its scheduler is started again,
+            the later part is in a log beside it.
         console: where to draw.
     """
 
@@ -70,7 +72,7 @@ class LiveRun:
         self._log = log
         self._console = console
         self._events: list[Event | UnknownEvent] = []
-        self._seen = 0
+        self._seen: dict[Path, int] = {}
         self._next_s = 0.0
         self._bar = Bar(title, "rounds", console)
 
@@ -93,9 +95,11 @@ class LiveRun:
             return
         self._next_s = now_s + _REFRESH_S
         try:
-            for seq, event in read_events(self._log, self._seen):
-                self._seen = seq
-                self._events.append(event)
+            for part in parts_of(self._log):
+                for seq, event in read_events(part, self._seen.get(part, 0)):
+                    self._seen[part] = seq
+                    if part == self._log or seq > 1:  # a later part begins as the first does
+                        self._events.append(event)
         except LogError:  # the scheduler is just creating it
             return
         if self._events:
