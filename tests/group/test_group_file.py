@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -171,9 +170,9 @@ def test_a_forest_outlives_the_root_of_a_tree_which_is_killed_and_comes_back(
 ) -> None:
     script, log = EXAMPLES / "served.py", tmp_path / "run.db"
     text = (EXAMPLES / "forest.toml").read_text()
-    assert text.count("updates = 200 ") == 1
+    assert text.count("updates = 200 ") == 1  # here as many as are made in time
     file = tmp_path / "forest.toml"
-    file.write_text(text.replace("updates = 200 ", "updates = 600 "))
+    file.write_text(text.replace("updates = 200 ", "updates = 100_000 ") + "[stop]\nafter_s = 20\n")
     service = load(file)
     names = [site.name for site in service.overlay.sites]
     [group_of_all] = service.first_plan().groups
@@ -185,17 +184,17 @@ def test_a_forest_outlives_the_root_of_a_tree_which_is_killed_and_comes_back(
         time.sleep(1.5)
         assert sites[root].poll() is None
         sites[root].kill()
-        time.sleep(1.0)
         sites[root] = group.site(script, names[root])
         said = [each.communicate(timeout=90) for each in sites]
         assert every(re.search(r"\d+ updates, largest batch \d+, loss", out) for out, _ in said)
         assert [each.wait(30) for each in (*sites, group.scheduler)] == [0] * 6
     happened = [event for _, event in read_events(log)]
-    assert [event.site for event in happened if isinstance(event, SiteLost)] == [root]
+    (lost,) = (event for event in happened if isinstance(event, SiteLost))
+    assert lost.site == root
     assert any(isinstance(event, GroupsFormed) for event in happened)
-    applied = Counter(event.site for event in happened if isinstance(event, UpdateApplied))
-    assert applied.keys() == {*range(len(names))} - {server}
-    assert max(applied.values()) >= 600 - 2  # what was under way at either forming is given up
+    applied = [e for e in happened if isinstance(e, UpdateApplied)]
+    assert {event.site for event in applied} == {*range(len(names))} - {server}
+    assert max(event.at_s for event in applied if event.site == root) > lost.at_s + 1.0  # back
 
 
 @pytest.mark.slow
