@@ -91,9 +91,17 @@ def test_several_calls_under_way_at_the_end_have_a_result_or_say_that_it_is_over
 
 
 @pytest.mark.parametrize(
-    "how", [{}, {"delay": 3}, {"outer": Outer()}], ids=["plain", "delay", "outer"]
+    "how",
+    [
+        {},
+        {"delay": 3},
+        {"outer": Outer()},
+        {"fragments": 2},
+        {"fragments": 4, "delay": 2, "outer": Outer()},
+    ],
+    ids=["plain", "delay", "outer", "fragments", "all"],
 )
-def test_models_are_alike_once_the_last_average_is_used(how: dict[str, Any]) -> None:
+def test_models_are_alike_once_they_have_finished(how: dict[str, Any]) -> None:
     def live(group: Group) -> tuple[int, list[float]]:
         model, steps = torch.zeros(5), 0
         averaging = group.average([model], every=4, **how)
@@ -106,8 +114,7 @@ def test_models_are_alike_once_the_last_average_is_used(how: dict[str, Any]) -> 
 
     found = run(live)
     assert len({steps for steps, _ in found}) == 1
-    if not how.get("delay"):  # steps made while the last average was on its way are each site's own
-        assert found[0] == found[1] == found[2]
+    assert found[0] == found[1] == found[2]
 
 
 def test_a_block_of_local_steps_may_end_with_the_run() -> None:

@@ -158,11 +158,14 @@ class ModelAverage:
         """
         self._local.stepped(self._calls.now_s() - self._stepped_s)
         self._trains = True
+        was_over = self._calls.is_over()
         try:
             is_used = self._take_ripe()
             is_due = self._is_due()
             if is_due and self._local.is_full:
                 is_used = self._take()
+            if is_used and self._calls.is_over() and not was_over:
+                return True  # what was the last one is known by now, so that none follows
             # Sites that are called are at different steps: all are to return with one average used
             # before they begin another, since their programs may make other calls then.
             if is_due and not (is_used and self._period.calls):
@@ -178,8 +181,9 @@ class ModelAverage:
 
         Every member calls it after its steps, of which they may have made unequal numbers: until
         the last has finished, the others take part with the model as it is. It makes one average
-        of each fragment at least; none where the run is over. One to which no site has brought
-        further steps is no step of the outer optimiser. Further steps may follow at all members.
+        of each fragment at least. One to which no site has brought further steps is no step of the
+        outer optimiser. Further steps may follow at all members. Where the run is over it makes
+        none, and leaves the model as the last averages made it.
 
         Raises:
             ValueError: as for :meth:`step`; or, with an outer optimiser, sites' models have
@@ -193,6 +197,10 @@ class ModelAverage:
             # Those that go on with steps are not called: they would average after each.
             self._begin(calls=False)
             self._take()
+        if self._calls.is_over():
+            self._tensors.refresh()
+            self._local.finish()
+            self._tensors.finish()
         self._stepped_s = self._calls.now_s()
 
     def _ask_ahead(self) -> None:
