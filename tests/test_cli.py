@@ -389,6 +389,15 @@ def test_what_a_world_cannot_do_is_refused_before_anything_runs(
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_group_that_gossips_has_no_journal(tmp_path: Path) -> None:
+    file = tmp_path / "group.toml"
+    file.write_text('sites = ["a", "b"]\ngossip = {}\n')
+    done = anabranch("scheduler", "--group", str(file), "--journal", str(tmp_path / "journal"))
+    assert done.returncode == 2
+    assert "--journal: neighbours that gossip" in " ".join(done.stderr.replace("│", " ").split())
+    assert not (tmp_path / "journal").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 import pytest
@@ -37,6 +37,7 @@ OTHERS: dict[str, Any] = {
     "pace": {"kind": "asp"},
     "load": {"kind": "tuned", "most": 8},
     "merge": {"kind": "staleness"},
+    "gossip": {"most_ahead": 5},
     "serve": {"ahead": True},
     "stop": {"after_s": 3.0},
     "on_loss": "retry",
@@ -75,6 +76,7 @@ def test_every_key_of_stop_reaches_the_rules(key: str) -> None:
         ('overlay = "aws-8"\nmarge = {}', "marge: no such key; did you mean 'merge'"),
         ('overlay = "aws-8"\nupdates = 5', "updates is of a served model; give a pace"),
         ('overlay = "aws-8"\nbatch_size = 5', "batch_size is of a served model; give a pace"),
+        ('overlay = "aws-8"\nmerge = {kind = "staleness"}', "merge is of a served model, or of"),
         ('sites = ["a", "b"]\nkeep_plan = true', "keep_plan: nothing is known of links"),
         ('overlay = "aws-8"\nstop = {}', "stop: it says nothing; give after_s, rounds, accuracy"),
         ('overlay = "aws-8"\nstop = {rounds = 0}', "stop.rounds"),
@@ -199,6 +201,33 @@ def test_a_forest_outlives_the_root_of_a_tree_which_is_killed_and_comes_back(
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
+def test_sites_gossip_on_without_a_killed_one_and_end_with_one_model(tmp_path: Path) -> None:
+    script, names = EXAMPLES / "gossiping.py", ("paris", "austin", "tokyo", "lagos")
+    with running(EXAMPLES / "gossip.toml", tmp_path / "run.db") as group:
+        others = [group.site(script, name, STEPS="2000") for name in names[:-1]]
+        killed = group.site(script, names[-1], STEPS="1000000000")
+        group.all_joined()
+        time.sleep(1.0)
+        assert killed.poll() is None
+        killed.kill()
+        killed.wait()
+        returned = group.site(script, names[-1])
+        assert "the group goes on without lagos: its sites gossip" in returned.communicate()[1]
+        assert returned.returncode
+        said = [each.communicate(timeout=90)[0] for each in others]
+        wanted = (rf"{name}: 2000 steps, one of 3 sites, loss" for name in names)
+        assert every(re.search(one, out) for one, out in zip(wanted, said, strict=False))
+        assert [each.wait(30) for each in (*others, group.scheduler)] == [0] * 4
+    (started,) = [event for _, event in read_events(tmp_path / "run.db") if is_start(event)]
+    assert started.gossips
+
+
+def is_start(event: object) -> TypeGuard[RunStarted]:
+    return isinstance(event, RunStarted)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_a_loop_trains_as_netstorm_pro_and_outlives_a_killed_site(tmp_path: Path) -> None:
     log, script = tmp_path / "run.db", ROOT / "examples" / "deploy" / "train.py"
     file = EXAMPLES / "netstorm-pro.toml"
@@ -213,6 +242,6 @@ def test_a_loop_trains_as_netstorm_pro_and_outlives_a_killed_site(tmp_path: Path
         said = [each.communicate(timeout=120)[0] for each in sites]
         assert every(f"{name}: 1000 steps" in out for name, out in zip(names, said, strict=True))
         assert group.scheduler.wait(30) == 0
-    (started,) = [event for _, event in read_events(log) if isinstance(event, RunStarted)]
+    (started,) = [event for _, event in read_events(log) if is_start(event)]
     roots = {tree.root for tree in plans.loads(started.plan_json).trees}
     assert roots == {*range(len(names))}

@@ -10,6 +10,7 @@ from typing import Any
 from anabranch.group import Service
 from anabranch.group.async_group import AsyncGroup, Door, Hears, Ports, join
 from anabranch.net.errors import PeerError
+from anabranch.net.network import Network
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Plan
 from anabranch.record import events
@@ -18,6 +19,7 @@ from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import Transport
 
 Program = Callable[[AsyncGroup], Awaitable[Any]]
+Start = Callable[[AsyncGroup, Network], Awaitable[bool]]
 CONTROL_S = 0.05  # one way to the scheduler
 
 
@@ -42,18 +44,29 @@ def complete(sites: int, rate_bps: float = 1e9, latency_s: float = 0.001) -> Ove
     return Overlay("complete", tuple(Site(f"s{site}") for site in range(sites)), tuple(links))
 
 
-def run(*programs: Program, service: Service | None = None) -> list[Any]:
+async def at_once(group: AsyncGroup, lanes: Network) -> bool:
+    """Start a site's part as soon as it has joined."""
+    await group.start(Transport(1024, 1024, 1 << 20), lanes)
+    return True
+
+
+def run(*programs: Program, service: Service | None = None, start: Start = at_once) -> list[Any]:
     """Run a program at each site of a group, each to its end; return what they return.
+
+    Args:
+        programs: one for each site.
+        service: of the group; one that all-reduces if not given.
+        start: starts a site's part, on its network; returns False where the site is lost before.
 
     Raises:
         Exception: what a program raises, or the scheduler.
     """
     return run_virtually(
-        _run(programs, service or Service(complete(len(programs)), awareness=None))
+        _run(programs, service or Service(complete(len(programs)), awareness=None), start)
     )
 
 
-async def _run(programs: tuple[Program, ...], service: Service) -> list[Any]:
+async def _run(programs: tuple[Program, ...], service: Service, start: Start) -> list[Any]:
     loop = asyncio.get_running_loop()
     network = SimulatedNetwork(loop, service.overlay, seed=1, control_latency_s=CONTROL_S)  # type: ignore[arg-type]
     with network.scheduler.in_process():
@@ -68,7 +81,8 @@ async def _run(programs: tuple[Program, ...], service: Service) -> list[Any]:
         door = Door(address, name, "token", (network.sites[site].name, 0))
         group = await join(Ports(network.control(site), network.lanes(site)), door, Hears(refused))
         try:
-            await group.start(Transport(1024, 1024, 1 << 20), network.lanes(site))
+            if not await start(group, network.lanes(site)):
+                return None
             returned = await program(group)
             await group.leave()
         finally:

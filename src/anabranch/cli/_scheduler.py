@@ -199,6 +199,10 @@ def scheduler(
         )
     if journal is not None and not service.repairs:
         raise typer.BadParameter("--journal is not for a group with --on-loss abort or --pace")
+    if journal is not None and service.gossip is not None:
+        from anabranch.group._checks import NO_JOURNAL
+
+        raise typer.BadParameter(f"--{NO_JOURNAL}")
     tell = sayer(log_format, sys.stderr)
     tell_doubts(service.overlay, (), tell)
     from anabranch.group.serve import Process, serve

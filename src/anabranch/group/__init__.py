@@ -6,6 +6,7 @@ from anabranch._lazy import lazy as _lazy
 
 if _TYPE_CHECKING:
     from anabranch.group._average import ModelAverage
+    from anabranch.group._gossip import ModelGossip
     from anabranch.group._group import Group, Handle, Stats, join
     from anabranch.group._local import local, spawn
     from anabranch.group._local_sgd import DiLoCo, LocalSGD
@@ -15,6 +16,7 @@ else:
         __name__,
         {
             "_average": ["ModelAverage"],
+            "_gossip": ["ModelGossip"],
             "_group": ["Group", "Handle", "Stats", "join"],
             "_local": ["local", "spawn"],
             "_local_sgd": ["DiLoCo", "LocalSGD"],
@@ -28,6 +30,7 @@ __all__ = [
     "Handle",
     "LocalSGD",
     "ModelAverage",
+    "ModelGossip",
     "Service",
     "Stats",
     "join",

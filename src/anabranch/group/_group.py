@@ -15,7 +15,7 @@ from functools import partial
 from numbers import Integral
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import msgspec
 
@@ -36,7 +36,7 @@ from anabranch.group._tensors import (
     several,
 )
 from anabranch.group._watch import Watch
-from anabranch.group.async_group import Door
+from anabranch.group.async_group import Door, Exchanging
 from anabranch.group.hand_over import NoneHasIt, Offer
 from anabranch.net import addresses
 from anabranch.net.messages import (
@@ -46,13 +46,14 @@ from anabranch.net.messages import (
     Model,
 )
 from anabranch.net.tls import Credentials, identity_of
-from anabranch.site.arithmetic import MOST_INTEGER, check_integers
+from anabranch.site.arithmetic import MOST_INTEGER, Buffer, check_integers
 from anabranch.site.collectives import Round, RunEnded
 from anabranch.site.reduction import weight_of
 from anabranch.site.terms import Op, Terms, Wire
 
 if TYPE_CHECKING:
     from anabranch.group._average import ModelAverage
+    from anabranch.group._gossip import ModelGossip
     from anabranch.learn.averaging import Outer
     from anabranch.period import AnyPeriod
 
@@ -259,7 +260,8 @@ class Group:
     def is_over(self) -> bool:
         """Whether the run has ended in good order, by a rule of the scheduler's or after the last
         update. All members hear it with the same call: the last :meth:`all_reduce` or average
-        that is held among them, or a :meth:`pull` that returned False.
+        that is held among them, or a :meth:`pull` that returned False. Where they gossip, each
+        hears it with a :meth:`ModelGossip.step` of its own, and calls ``finish`` then.
         """
         return self._member.is_over(self._channel)
 
@@ -454,27 +456,24 @@ class Group:
         model: Model | None = None,
         more: bool = False,
     ) -> Handle:
-        site = self._member.for_exchanges()
-        members = self._present
-
-        async def exchange() -> Round:
-            done = await site.exchange(
-                buffer,
-                terms,
-                weight,
-                channel=self._channel,
-                calls=calls,
-                unfit=unfit,
-                model=model,
-                more=more,
-            )
-            self._rounds.append(done)
-            if said := self._incomplete.note(done, members):
-                _log.warning("%s: %s", self.site, said)
-            return done
-
-        future = self._member.begin(exchange())
+        self._member.for_exchanges()
+        exchange = self._exchanged(
+            buffer, terms, weight, calls=calls, unfit=unfit, model=model, more=more
+        )
+        future = self._member.begin(exchange)
         return Handle(future, buffer, self._names, partial(self._has_ended, self._admissions))
+
+    async def _exchanged(
+        self, buffer: Buffer, terms: Terms, weight: float, **more: Unpack[Exchanging]
+    ) -> Round:
+        """Exchange in the loop, and take note of it."""
+        members = self._present
+        more["channel"] = self._channel
+        done = await self._member.site.exchange(buffer, terms, weight, **more)
+        self._rounds.append(done)
+        if said := self._incomplete.note(done, members):
+            _log.warning("%s: %s", self.site, said)
+        return done
 
     def _has_ended(self, admissions: int, done: Round | None) -> None:
         """Take note of a call that was waited for; None: it was not held, as the run is over."""
@@ -725,6 +724,69 @@ class Group:
             buffers = lambda: held  # noqa: E731
         given = several(parameters)
         return ModelAverage(made, self.site, given, buffers, period, how, weight)
+
+    def gossip(
+        self,
+        parameters: Any,
+        *,
+        every: int | AnyPeriod,
+        weight: float = 1.0,
+        wire: Literal["float32", "float16", "bfloat16"] | None = None,
+    ) -> ModelGossip:
+        """Let sites make local steps, and mix their models with those of neighbours; no site waits.
+
+        Only in a group whose scheduler has ``gossip``, which says with whom and by which rule.
+        Every member calls this once, first, and then :meth:`ModelGossip.step` after each step of
+        its own optimiser::
+
+            gossip = group.gossip(model, every=4)
+            for batch in loader:
+                compute(model, batch).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                if not gossip.step():
+                    break  # the run is to end by its rule
+            gossip.finish()  # all models become their weighted mean, bit for bit
+
+        All begin with the first member's model. Sites may make unequal numbers of steps. Until all
+        have called ``finish``, no other exchange or gathering is made. A site that is lost is done
+        without, where the scheduler's ``on_loss`` is not ``abort``; no site joins later or again.
+        Memory beside the model, in copies of it: one of it and one for what has come, two at most
+        for what is on its way, and by ``pairs`` one for each neighbour that has not confirmed an
+        answer.
+
+        Args:
+            parameters: a model, whose parameters that need gradients are mixed, float32 all of
+                them. Its buffers that its state has are each site's own until ``finish``: late
+                letters could make a variance negative. Or parameters, as for ``all_reduce``.
+            every: local steps between letters, or ``anabranch.Moved(by=...)``.
+            weight: of this site's model in the mean, > 0.
+            wire: as for ``all_reduce``.
+
+        Raises:
+            ValueError: an argument that cannot be; or the group does not gossip; or another site
+                gives another model, ``every`` or wire; says which.
+            TypeError: the weight is no number.
+            RunAborted: the group has ended; names who or what caused it.
+        """
+        if self._channel:
+            raise ValueError("a subgroup does not gossip; call gossip() of the whole group")
+        self._is_hint_due = False
+        member = self._member
+        settings = member.for_gossip()
+        # Loads all that gossips, of which other groups need nothing.
+        from anabranch.group._gossip import Calls, ModelGossip
+
+        calls = Calls(
+            member.run,
+            member.start_gossip,
+            self._exchanged,
+            partial(self._has_ended, self._admissions),
+            lambda: self.on_nan == "raise",
+        )
+        made = ModelGossip(calls, member.site, settings, parameters, every, weight, wire)
+        member.gossip = made
+        return made
 
     # --- who joins later
 

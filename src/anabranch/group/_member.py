@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future, wait
 from functools import cached_property, partial
 from numbers import Integral
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from anabranch import plan as plans
 from anabranch._text import say
@@ -27,7 +27,7 @@ from anabranch.net.frames import CONTROL_LIMITS
 from anabranch.net.silence import LANE_HEARTBEAT_S
 from anabranch.net.tcp import CONTROL_SILENCE_S, LANE_SILENCE_S, TcpNetwork, lane_network
 from anabranch.net.tls import Credentials
-from anabranch.site.agent import Transport
+from anabranch.site.agent import Gossips, Transport
 from anabranch.site.arithmetic import Floats
 from anabranch.site.collectives import RunEnded
 from anabranch.site.control import RoundsOver
@@ -36,6 +36,9 @@ from anabranch.site.neighbourhood import LIMITS as DATA_LIMITS
 from anabranch.site.partition import Mixing
 from anabranch.site.reduction import weight_of
 from anabranch.site.serving import ServedModel
+
+if TYPE_CHECKING:
+    from anabranch.group._gossip import ModelGossip
 
 T = TypeVar("T")
 
@@ -71,6 +74,7 @@ class Member:
         meter: of the links to it; None where they are not measured.
         ended: fails by what ends the group before its time; is cancelled where this site leaves.
         whole: tells of members that are lost while the others go on.
+        gossip: the model that gossips, in a group that does, once this site has begun.
         over: the channels on which no further exchange is held, as calls have told that were waited
             for.
 
@@ -92,6 +96,7 @@ class Member:
         self.over: set[int] = set()  # channels, by the calls that were waited for
         self.steps_told = 0  # that the scheduler was told a loss of
         self._served: ServedMemory | None = None
+        self.gossip: ModelGossip | None = None
         self._under_way: set[Future[Any]] = set()  # calls
         self._closing = threading.RLock()  # held where the loop's thread is not to end
         self._leaving: Future[None] | None = None
@@ -114,8 +119,12 @@ class Member:
             self._settings = _settings.loads(site.welcome.work)
             site.agent.wait_for_scheduler(self._settings.away_s)
             self.meter: Meter | None = None
-            if not self._settings.workers:
-                await self._start(site, None)
+            if self._settings.gossip_json and site.welcome.is_new:
+                raise RunAborted(
+                    f"the group goes on without {door.name}: its sites gossip, and none joins later"
+                )
+            if not self._settings.workers and not self._settings.gossip_json:
+                await self._start(site)
         except BaseException as error:
             if isinstance(error, Exception):
                 await site.fail(error)
@@ -123,7 +132,12 @@ class Member:
             raise
         return site
 
-    async def _start(self, site: AsyncGroup, served: ServedModel | None) -> None:
+    async def _start(
+        self,
+        site: AsyncGroup,
+        served: ServedModel | None = None,
+        gossips: Gossips | None = None,
+    ) -> None:
         settings = self._settings
         if settings.measuring is not None:
             self.meter = settings.measuring.meter()
@@ -146,7 +160,7 @@ class Member:
             kept_elements=settings.under_way_bytes // 4,
         )
         try:
-            await site.start(transport, lanes, self.meter, served, elements)
+            await site.start(transport, lanes, self.meter, served, elements, gossips=gossips)
         except RoundsOver:
             raise RunAborted("the group has ended, before it let this site in") from None
 
@@ -161,6 +175,8 @@ class Member:
     def is_over(self, channel: int) -> bool:
         """See :attr:`anabranch.group._group.Group.is_over`."""
         if self._served is not None and self._served.is_over:
+            return True
+        if self.gossip is not None and self.gossip.has_stopped:
             return True
         return not self.over.isdisjoint({0, channel})
 
@@ -189,7 +205,13 @@ class Member:
         """
         self.check_open()
         if not self.site.has_started:
-            raise ValueError("this group serves a model; call group.serve(parameters, ...) first")
+            does = "gossips" if self._settings.gossip_json else "serves a model"
+            raise ValueError(f"this group {does}; call {self._first_call} first")
+        if self.site.agent.gossips:
+            raise ValueError(
+                "this group gossips, and makes other calls once each member has called finish() of "
+                "what group.gossip() returned"
+            )
         if self.site.agent.is_new:
             raise ValueError(NOT_IN)
         if self.site.is_back:
@@ -206,6 +228,8 @@ class Member:
             RunAborted, ValueError: no site can be let in; says why.
         """
         self.check_open()
+        if self._settings.gossip_json:
+            raise ValueError("admit() lets no site in here: sites that gossip begin together")
         if not self.site.welcome.repairs:
             raise ValueError(
                 "admit() lets no site in here: where a model is served, a site that comes calls "
@@ -272,6 +296,33 @@ class Member:
 
         self.run(serve())
         self._served = held
+
+    @property
+    def _first_call(self) -> str:
+        """The call that lets this site take part, where joining does not."""
+        if self._settings.gossip_json:
+            return "group.gossip(model, every=...)"
+        return "group.serve(parameters, ...)"
+
+    def for_gossip(self) -> _settings.Settings:
+        """Return how this group gossips, if this site has not begun.
+
+        Raises:
+            RunAborted, ValueError: it does not; says why.
+        """
+        self.check_open()
+        if not self._settings.gossip_json:
+            raise ValueError(
+                "this group's scheduler does not gossip; serve the group with gossip=Gossip(...), "
+                "or [gossip] in its file, or call group.average(model, every=...)"
+            )
+        if self.site.has_started:
+            raise ValueError("gossip() is called once")
+        return self._settings
+
+    async def start_gossip(self, gossips: Gossips) -> None:
+        """Take part in a group that gossips; in the loop."""
+        await self._start(self.site, gossips=gossips)
 
     @property
     def batch_size(self) -> int | None:
@@ -362,7 +413,7 @@ class Member:
             if not self._closed:
                 self._closed = True
                 if error is None and not self.site.has_started:
-                    error = RunAborted("it left before it called serve()")
+                    error = RunAborted(f"it left before it called {self._first_call}")
                 if error is None:
                     self._leaving = self.thread.submit(self._leave())
                 else:

@@ -13,6 +13,7 @@ from anabranch.site.meter import Measuring
 
 if TYPE_CHECKING:
     from anabranch.merge import AnyMerge
+    from anabranch.period import Gossip
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,6 +34,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             :class:`anabranch.scheduler.paced.Serve`.
         merge_json: the merge rule; empty for the mean. As text, since few groups have another, and
             a client loads no rule that it does not need.
+        gossip_json: how sites gossip, likewise; empty where they do not.
         silence_s: no lane is given up that is silent for less, seconds; None for what holds where
             that ends the group.
         stillness_s: nor one that is silent for less while its kernel answers, seconds.
@@ -52,15 +54,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ahead: int = 0
     mixes: Literal["updates", "models", "cache"] = "updates"
     merge_json: str = ""
+    gossip_json: str = ""
     silence_s: float | None = None
     stillness_s: float = STILLNESS_S
     away_s: float = 0.0
 
     def chunk_elements(self, elements: int) -> int:
-        """Return the most elements of a chunk of a served model, else the least that buffers have.
+        """Return the most elements of a chunk of a model, else the least that buffers have.
 
         Args:
-            elements: of the served model; 0 where none is served.
+            elements: of the model that is served, or that gossips; 0 where there is none.
         """
         filling = filling_elements(elements, self.deep) if elements else 0
         return min(max(filling, self.least_chunk_elements), self.most_chunk_elements)
@@ -74,6 +77,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
         found: AnyMerge = msgspec.json.decode(self.merge_json, type=AnyMerge)
         return found
+
+    @property
+    def gossip(self) -> Gossip | None:
+        """How sites gossip; None where they do not."""
+        if not self.gossip_json:
+            return None
+        from anabranch.period import Gossip
+
+        return msgspec.json.decode(self.gossip_json, type=Gossip)
 
 
 _decoder = msgspec.json.Decoder(Settings)

@@ -221,6 +221,25 @@ class AsyncGroup:
         await self.agent.round_ended(done, None)
         return done
 
+    async def agree_on(self, what: Sequence[Any], called: str) -> int:
+        """Return the first member, once all have called this with the same.
+
+        Args:
+            what: numbers and strings.
+            called: what a site does by it, in words.
+
+        Raises:
+            ValueError: another site's is something else; names it.
+        """
+        said = await self.agent.gather(msgspec.msgpack.encode(what))
+        for site, each in zip(said.members, map(msgspec.msgpack.decode, said.values), strict=True):
+            if each != what:
+                raise ValueError(
+                    f"{self.names[site]} {called} {each}, this site {what}; give the same at "
+                    "every site"
+                )
+        return min(said.members)
+
     # --- who joins later
 
     async def hand_over(self, admitted: Admitted, offer: Offer | None) -> HandedOver:
@@ -249,16 +268,12 @@ class AsyncGroup:
         """
         if self.is_back:
             return  # the servers have the model, and send it
-        said = await self.agent.gather(msgspec.msgpack.encode(what))
-        for site, each in zip(said.members, map(msgspec.msgpack.decode, said.values), strict=True):
-            if each != what:
-                raise ValueError(
-                    f"{self.names[site]} serves (optimizer, learning rate, momentum, elements, of "
-                    f"which float buffers, integers) {each}, this site {what}; give the same at "
-                    "every site"
-                )
-        terms = Terms(Op.COPY, Wire.FLOAT32, len(model), source=min(said.members))
-        await self.exchange(Flat(model), terms)
+        called = (
+            "serves (optimizer, learning rate, momentum, elements, of which float buffers, "
+            "integers)"
+        )
+        first = await self.agree_on(what, called)
+        await self.exchange(Flat(model), Terms(Op.COPY, Wire.FLOAT32, len(model), source=first))
         self.agent.reload()
         await self.agent.gather(b"")  # no server takes a step before all have that model
 
@@ -315,6 +330,8 @@ class AsyncGroup:
             Whether the others go on without this site, and it has not waited for their end.
         """
         await self.has_handed_on()
+        if self.agent.gossips:
+            await self.agent.gossiping.finish()  # no other waits for further steps of this one
         return await self.agent.leave()
 
     async def fail(self, error: Exception) -> None:

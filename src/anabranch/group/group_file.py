@@ -13,11 +13,13 @@ from msgspec.structs import replace
 from anabranch import overlay as overlays
 from anabranch._text import read_text
 from anabranch._typed_toml import Part, Positive, Seconds, Table, TomlError, decode_toml
+from anabranch.group._checks import check_gossips
 from anabranch.group.service import Service, Serving
 from anabranch.merge import AnyMerge, Mean
 from anabranch.net.silence import STILLNESS_S
 from anabranch.overlay import BUILT_IN, Link, Overlay, Site
 from anabranch.pace import AnyLoad, AnyPace, EqualBatches
+from anabranch.period import Gossip
 from anabranch.plan import LEAST_CHUNK_ELEMENTS, AnyPlanner, Auxiliary, FromFile, Packed
 from anabranch.record.events import ReachedBy
 from anabranch.scheduler.awareness import AnyAwareness, Passive
@@ -74,6 +76,7 @@ class GroupFile(Table, frozen=True, kw_only=True):
     pace: AnyPace | None = None
     load: AnyLoad = EqualBatches()
     merge: AnyMerge = Mean()
+    gossip: Gossip | None = None
     serve: Serve = Serve()
     updates: Positive = 1
     batch_size: Annotated[int, Meta(ge=0)] = 0
@@ -98,11 +101,18 @@ class GroupFile(Table, frozen=True, kw_only=True):
         if self.keep_plan and self.awareness is not None:
             raise ValueError("keep_plan: [awareness] measures links; leave one of them out")
         if self.pace is None:
-            usual: dict[str, object] = {"load": EqualBatches(), "merge": Mean(), "serve": Serve()}
+            usual: dict[str, object] = {"load": EqualBatches(), "serve": Serve()}
             usual |= {"updates": 1, "batch_size": 0}
             for key, value in usual.items():
                 if getattr(self, key) != value:
                     raise ValueError(f"{key} is of a served model; give a pace, or leave it out")
+            if self.gossip is None and self.merge != Mean():
+                raise ValueError(
+                    "merge is of a served model, or of sites that gossip; give a pace or gossip, "
+                    "or leave it out"
+                )
+        if self.gossip is not None:
+            check_gossips(self.pace, self.merge, self.begin_with)
 
     def service(self, folder: Path) -> Service:
         """Return what to serve a group with.
@@ -127,6 +137,7 @@ class GroupFile(Table, frozen=True, kw_only=True):
             self.pace,
             self.load,
             self.merge,
+            self.gossip,
             Serving(self.serve),
             self.updates,
             self.batch_size,

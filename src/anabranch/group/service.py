@@ -28,6 +28,7 @@ from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork
 from anabranch.net.tls import Credentials
 from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace, EqualBatches, added_up
+from anabranch.period import Gossip
 from anabranch.plan import (
     LEAST_CHUNK_ELEMENTS,
     Auxiliary,
@@ -106,8 +107,12 @@ class Service:
             does for its plan.)
         pace: who may proceed when, where the model is served; None for a group that all-reduces.
         load: how much work each worker has, where the model is served.
-        merge: what an update weighs, where the model is served. A group refuses those that weigh by
-            data: its workers say what an update counts with each ``push``.
+        merge: what an update weighs, where the model is served, or a letter, where sites gossip. A
+            group refuses those that weigh by data: its sites say what an update counts with each
+            ``push``, or their model by ``gossip(weight=...)``.
+        gossip: how sites gossip: each sends its model to some neighbours between steps, and uses
+            what comes; None for sites that exchange with all. A group then begins with all of its
+            sites, lets none in later, and ends with its scheduler.
         serving: how else the model is served.
         updates: how many each worker makes, where the model is served.
         batch_size: of the slowest worker, which tuned loads reckon from; 0 leaves batches to the
@@ -149,6 +154,7 @@ class Service:
     pace: AnyPace | None = None
     load: AnyLoad = field(default_factory=EqualBatches)
     merge: AnyMerge = field(default_factory=Mean)
+    gossip: Gossip | None = None
     serving: Serving = field(default_factory=Serving)
     updates: int = 1
     batch_size: int = 0
@@ -304,7 +310,7 @@ class Service:
         believed = self.believed()
         first = self.first_plan() if plan is None else plan
         if work is None:
-            check(self, first)
+            check(self, first, journal is not None)
         told = dumps(self._settings(journal is not None)) if work is None else work
         reforming = self._reforming(first, believed)
         awareness: Awareness | None = None
@@ -349,7 +355,7 @@ class Service:
             reforming=reforming,
             errors_end=self.on_error == "abort",
             planners=self._planner_for if self._plans_by_size else None,
-            stops=self.stop.follow(self.workers),
+            stops=self.stop.follow(self.workers, self.gossip is not None),
         )
 
     def run_started(self, buffer_elements: int, plan: Plan | None) -> events.RunStarted:
@@ -382,6 +388,7 @@ class Service:
             target_accuracy=self.stop.accuracy,
             reached_by=self.stop.reached_by,
             versions=versions(),
+            gossips=self.gossip is not None,
             assumes_rates=self.assumes_rates,
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
             pacing_json="" if (paced := self.paced) is None else paced.encode(),
@@ -448,6 +455,7 @@ class Service:
             ahead=ahead,
             mixes=serve.mixes,
             merge_json="" if self.merge == Mean() else msgspec.json.encode(self.merge).decode(),
+            gossip_json="" if self.gossip is None else msgspec.json.encode(self.gossip).decode(),
             silence_s=self._least_silence_s,
             stillness_s=self.stillness_s,
             away_s=self.away_s if may_be_restarted else 0.0,

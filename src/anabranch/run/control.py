@@ -77,7 +77,6 @@ def first_event(
             model=model,
             seed=scenario.seed,
             rounds=1 if scenario.gossip else scenario.stop.rounds - after,
-            gossips=scenario.gossip is not None,
             limit_s=_limit_s(service.overlay, found.buffer_bytes),
             target_accuracy=scenario.task.target_accuracy,
             reached_by=scenario.stop.reached_by,
@@ -208,6 +207,7 @@ def service_of(
         pace=scenario.pace if is_served else None,
         load=scenario.load,
         merge=scenario.merge,
+        gossip=scenario.gossip,
         serving=Serving(
             serve=scenario.serve or Serve(),
             clients=scenario.clients,
@@ -221,7 +221,6 @@ def service_of(
             after_s=scenario.stop.after_s,
             accuracy=scenario.task.target_accuracy if scenario.stop.at_target else None,
             reached_by=scenario.stop.reached_by if scenario.stop.at_target else "first",
-            gossips=scenario.gossip is not None,
             refuses=True,
         ),
         under_way_bytes=None,

@@ -17,16 +17,14 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import msgspec
-import numpy as np
 
 from anabranch.cohort import Clients
 from anabranch.group._tensors import Tensors
 from anabranch.group.async_group import AsyncGroup, Door, Hears, Ports, join
+from anabranch.group.gossip import GossipRun, gossips_of, weight_in_mean
 from anabranch.group.hand_over import Offer
 from anabranch.group.mixing import mixing_of
-from anabranch.learn.averaging import bounds
 from anabranch.learn.work import State, averaged_elements, check_finite
-from anabranch.merge import UpdateFacts
 from anabranch.net.addresses import ListenAt
 from anabranch.net.errors import EndedWithout, LeftOut, LinkError, PeerError, RunAborted
 from anabranch.net.messages import Welcome
@@ -34,7 +32,6 @@ from anabranch.net.network import Address, ControlNetwork, Network
 from anabranch.net.tcp import STRANDS_INSTEAD
 from anabranch.overlay import Overlay
 from anabranch.pace import added_up
-from anabranch.period import Gossip
 from anabranch.record import events
 from anabranch.run.attendance import Absence, Attendance
 from anabranch.run.checkpoints import Files, Job, Keeper, leave_weights
@@ -46,11 +43,10 @@ from anabranch.run.work import Assignment, Floats, local_work, make_work, servab
 from anabranch.scheduler.awareness import Passive
 from anabranch.scheduler.chunking import MOST_ELEMENTS
 from anabranch.scheduler.paced import Serve
-from anabranch.site.agent import Gossips, SiteAgent, Transport
+from anabranch.site.agent import SiteAgent, Transport
 from anabranch.site.arithmetic import Buffer, Sized, in_one_piece
 from anabranch.site.collectives import ExchangeError, Round
 from anabranch.site.control import RoundsOver
-from anabranch.site.letters import Letters
 from anabranch.site.meter import Meter
 from anabranch.site.partition import Rule
 from anabranch.site.serving import ServedModel
@@ -61,7 +57,6 @@ T = TypeVar("T")
 Passing = AbstractAsyncContextManager[None]  # a wait in its body may be cut short
 
 _STATE_TIMES = 4  # as large as what is exchanged, the state of a model under Adam or an outer step
-_GOSSIP = 0x605519  # tells the draws of neighbours from other draws of the same seed
 
 
 class World(Protocol):
@@ -330,9 +325,18 @@ async def _ready(
         own_share = assigned.share_of(site, workers)
     gossips = None
     if scenario.gossip is not None and steps is not None:
-        gossips = _gossips(scenario.gossip, scenario, steps, assigned, site, own_share)
-        if scenario.gossip.rule == "push-sum":
-            own_share = 1.0  # chunks' weights have it already
+        model = steps.work.model
+        gossips = gossips_of(
+            scenario.gossip,
+            scenario.merge,
+            site,
+            model,
+            scenario.chunk_elements_of(len(model)),
+            assigned.wire,
+            own_share,
+            scenario.seed,
+        )
+        own_share = weight_in_mean(scenario.gossip, own_share)
     await group.start(transport, lanes, meter, served, elements, held_samples, gossips)
     if not welcome.is_new:
         group.agent.has_state()
@@ -773,57 +777,27 @@ async def _averages(site: _Site, work: LocalWork, job: Job) -> None:
         await site.evaluate(taken - before, steps.steps)
 
 
-def _gossips(
-    gossip: Gossip,
-    scenario: Scenario,
-    work: LocalWork,
-    assigned: Assignment,
-    site: int,
-    share: float,
-) -> Gossips:
-    """Return how a site gossips in a scenario."""
-    model = work.work.model
-    most = scenario.chunk_elements_of(len(model))
-    letters = Letters(
-        site,
-        model,
-        bounds(len(model), -(-len(model) // most)),
-        assigned.wire,
-        share,
-        gossip.rule,
-        lambda behind: scenario.merge.weight(UpdateFacts(behind, samples=1, all_samples=1)),
-    )
-    return Gossips(gossip, letters, np.random.default_rng((scenario.seed, _GOSSIP, site)))
-
-
 async def _gossip(site: _Site, work: LocalWork, scenario: Scenario) -> None:
     """Make local steps, send the model to some neighbours, and use what comes of theirs.
 
     In the end all models become their mean, each counting by its weight.
     """
-    agent, steps = site.agent, work.local
-    gossiping = agent.gossiping
-    while steps.begun < scenario.stop.rounds and await gossiping.may_step():
+    steps, gossip = work.local, GossipRun(site.agent, work.local)
+    gossip.begin()
+    while steps.begun < scenario.stop.rounds and await gossip.may_step():
         step = await site.local_step(steps.steps, site.assigned.samples, nullcontext())
         await site.off_the_loop(partial(work.step, step.compute_s))
         site.stepped(1, step)
-        gossiping.stepped()
-        gossiping.use()
-        if steps.is_due(is_called=False):
+        if gossip.stepped():
             site.world.round_begins(steps.begun + 1)
-            gossiping.send()
-            steps.sent()
+            gossip.send()
         if site.evaluates_step(steps.steps):
             await site.evaluate(0, steps.steps)
-    await gossiping.finish()
-    await agent.gather(b"")  # after which no letters come
-    gossiping.end()
-    told = await agent.gather(gossiping.weights)  # before: who is lost later may contribute
-    weights = dict(zip(told.members, told.values, strict=True))
-    elements = await site.off_the_loop(gossiping.contribution)
-    done = await site.exchange(1, [elements])
-    agree = partial(gossiping.agree, elements, weights, done.contributions)
-    agreed = await site.off_the_loop(agree)
+
+    async def mean(elements: Floats) -> Round:
+        return await site.exchange(1, [elements])
+
+    done, agreed = await gossip.finish(mean)
     await site.agent.round_ended(done, await site.off_the_loop(partial(site.check, agreed)))
     if site.assigned.learns:
         await site.evaluate(1, steps.steps)

@@ -123,6 +123,20 @@ def groups_misfit(plan: Plan, workers: Collection[int], names: Sequence[str]) ->
     )
 
 
+def unfit_for_letters(merge: AnyMerge) -> str | None:
+    """Return why a rule cannot weigh the letters of sites that gossip; None where it can."""
+    if merge.asks_loss or merge.asks_norm:
+        what = "weighs by losses or gradients"
+    elif filter_of(merge) is not None or isinstance(merge, Robust):
+        what = "looks at the updates of a step"
+    else:
+        return None
+    return (
+        f'merge.kind: "{tag_of(merge)}" {what}, and what sites that gossip send are models; give '
+        '"mean" or "staleness"'
+    )
+
+
 class Paced(msgspec.Struct, frozen=True, kw_only=True):
     """How workers are paced, beside the plan.
 

@@ -28,7 +28,6 @@ class StopRules:
         loss: once sites tell of one that is no larger; None for no target.
         reached_by: whose model counts where sites' models differ; see
             :class:`anabranch.record.target.Target`.
-        gossips: whether sites gossip: they then stop on a word, and no round is refused.
         refuses: whether sites hear of the end by a refused round, where a loss ends the run. Else
             one more round is held where that is needed, with which they hear that it is the last.
 
@@ -41,7 +40,6 @@ class StopRules:
     accuracy: float | None = None
     loss: float | None = None
     reached_by: ReachedBy = "first"
-    gossips: bool = False
     refuses: bool = False
 
     def __post_init__(self) -> None:
@@ -60,27 +58,28 @@ class StopRules:
         if self.reached_by != "first" and self.accuracy is None and self.loss is None:
             raise ValueError("reached_by: there is no target; give accuracy or loss")
 
-    def follow(self, sites: Collection[int]) -> Stops:
+    def follow(self, sites: Collection[int], gossips: bool = False) -> Stops:
         """Return what follows one run.
 
         Args:
             sites: those that have models of their own.
+            gossips: whether sites gossip: they then stop on a word, and no exchange is refused.
         """
-        return Stops(self, sites)
+        return Stops(self, sites, gossips)
 
 
 class Stops:
     """Follows a run's events by its stop rules.
 
     Args:
-        rules, sites: see :class:`StopRules`.
+        rules, sites, gossips: see :class:`StopRules`.
 
     Attributes:
         after_s, rounds, gossips, refuses: see there.
     """
 
-    def __init__(self, rules: StopRules, sites: Collection[int]) -> None:
-        self.after_s, self.rounds, self.gossips = rules.after_s, rules.rounds, rules.gossips
+    def __init__(self, rules: StopRules, sites: Collection[int], gossips: bool) -> None:
+        self.after_s, self.rounds, self.gossips = rules.after_s, rules.rounds, gossips
         self.refuses = rules.refuses
         self._rules = rules
         self._sites = frozenset(sites)

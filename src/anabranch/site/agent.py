@@ -182,6 +182,7 @@ class SiteAgent:
         self._auxiliary: tuple[int, Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]] = 0, {}
         # What was heard after the welcome and before this site was ready.
         self._returned: list[Rejoined] = []
+        self._gone: set[int] = set()
         self._epochs: dict[int, EpochChanged] = {}  # by plan version
         self._reforms: list[Reform] = []
         self.welcome: Welcome
@@ -279,7 +280,7 @@ class SiteAgent:
         exchanging = Exchanging(plane, self._collectives.advanced)
         kept_bytes = _ELEMENT_BYTES * transport.kept_elements
         if gossips is not None:
-            from anabranch.site.gossiping import Gossiping  # of no use to sites of a group
+            from anabranch.site.gossiping import Gossiping  # of no use to most groups
 
             self._gossiping = Gossiping(
                 plane,
@@ -288,6 +289,7 @@ class SiteAgent:
                 gossips.gossip,
                 gossips.letters,
                 gossips.draw,
+                self._gone,
             )
         self._collectives.start(exchanging, self.welcome.retries, kept_bytes)
         plan = self._collectives.plan
@@ -433,6 +435,11 @@ class SiteAgent:
         return self._collectives.is_new
 
     # --- gossip
+
+    @property
+    def gossips(self) -> bool:
+        """Whether this site gossips, and has not finished."""
+        return self._gossiping is not None and not self._gossiping.is_finished
 
     @property
     def gossiping(self) -> Gossiping:
@@ -592,6 +599,7 @@ class SiteAgent:
             case SiteGone():
                 self._scheduler.tell(f"{message.reason}; the others go on")
                 self._told_lost(message.site, message.reason)
+                self._gone.add(message.site)
                 if self._gossiping is not None:
                     self._gossiping.lost(message.site)
             case Stopping() if self._gossiping is not None:

@@ -7,7 +7,7 @@ it, or from some sites, goes on with the others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -43,7 +43,10 @@ _SMOOTHING = 0.3  # of a new round trip, in the running mean of them
 
 
 class Gossiping:
-    """One site's side of gossip; a plug of its data plane, and in charge until it ends.
+    """One site's side of gossip; a plug of its data plane, and in charge from begin to end.
+
+    It is one class since letters, their repetition, the clock and the losses all go by one
+    knowledge of neighbours: which are awaited, cut off or gone.
 
     Args:
         plane: moves letters.
@@ -52,6 +55,7 @@ class Gossiping:
         gossip: what to do.
         letters: what is sent and what has come.
         draw: what neighbours are drawn from.
+        gone: sites that were lost before.
 
     Attributes:
         is_finished: whether no further letters are due.
@@ -67,6 +71,7 @@ class Gossiping:
         gossip: Gossip,
         letters: Letters,
         draw: np.random.Generator,
+        gone: Collection[int] = (),
     ) -> None:
         self._plane = plane
         self._gossip = gossip
@@ -85,7 +90,10 @@ class Gossiping:
         self._sent_s: dict[int, float] = {}  # when the letter to a neighbour was handed on
         self._broken: set[int] = set()  # neighbours to which there is no lane now
         self._tries: dict[int, int] = {}  # to make one, since something came from there
-        self._gone: set[int] = set()
+        self._gone = {*gone}
+        for other in gone:
+            letters.forget(other)
+            self._clock.gone(other)
         self._is_stopping = False
         self._tells = False  # what it knows of steps, in a moment
         self._told: dict[int, tuple[int, ...]] = {}  # what each neighbour was told last
@@ -95,12 +103,20 @@ class Gossiping:
 
     # --- what the site's program asks for
 
+    def begin(self) -> None:
+        """Say what becomes of lanes that end, from now on; before anything is sent."""
+        self._plane.put_in_charge(self)
+
     async def may_step(self) -> bool:
         """Wait until another step keeps the bound on how far this site is ahead.
 
         Returns:
             Whether to make it; not where the run is to end.
+
+        Raises:
+            RunAborted: the run has ended; names who or what caused it.
         """
+        self._plane.check()  # a site that never waits would not hear of it
         self._rest()
         while not self._clock.may_step() and not self._is_stopping:
             self._heard.clear()

@@ -21,7 +21,13 @@ from anabranch.run.scenario._effect import without_effect
 from anabranch.run.scenario._model import Scenario, compute_model, script_of, with_compute_times
 from anabranch.run.scenario.tasks import Exchange, Own, Train
 from anabranch.scheduler.awareness import Passive
-from anabranch.scheduler.paced import Serve, forest_misfit, groups_misfit, misfit
+from anabranch.scheduler.paced import (
+    Serve,
+    forest_misfit,
+    groups_misfit,
+    misfit,
+    unfit_for_letters,
+)
 
 
 class ScenarioError(ValueError):
@@ -300,11 +306,8 @@ def _check_gossip(scenario: Scenario) -> None:
         )
     if isinstance(scenario.task, Exchange):
         raise ScenarioError("gossip: an exchange has no model to send; leave it out")
-    if scenario.merge.asks_loss or scenario.merge.asks_norm:
-        raise ScenarioError(
-            f'merge.kind: "{tag_of(scenario.merge)}" weighs by losses or gradients, and what sites '
-            'send here are models; give "mean", "staleness" or "data-size"'
-        )
+    if (why := unfit_for_letters(scenario.merge)) is not None:
+        raise ScenarioError(why)
 
 
 def _check_merge(scenario: Scenario) -> None:

@@ -1,0 +1,241 @@
+"""A model that gossips: between steps of a user's own loop it mixes with those of neighbours.
+
+Letters are sent and used in the group's thread, where no step of the user's may change the model
+meanwhile. So the model is there a second time, as one flat array: each step of the gossip reads
+into it what the user's step has made, mixes, and writes it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from anabranch.group import _settings
+from anabranch.group._average import period_of, trained_of
+from anabranch.group._buffers import Buffers
+from anabranch.group._tensors import WIRES, Tensors, buffers_of, find_not_finite, is_module, several
+from anabranch.group._words import Moved
+from anabranch.group.async_group import AsyncGroup
+from anabranch.group.gossip import GossipRun, gossips_of, weight_in_mean
+from anabranch.learn.averaging import Average
+from anabranch.learn.local_steps import LocalSteps
+from anabranch.period import AnyPeriod
+from anabranch.site.agent import Gossips
+from anabranch.site.arithmetic import Buffer, Flat, Floats
+from anabranch.site.collectives import Round
+from anabranch.site.reduction import weight_of
+from anabranch.site.terms import Op, Terms, Wire
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The calls of a group by which a model gossips.
+
+    Args:
+        run: makes a call in the group's loop, to its end.
+        start: lets this site take part, which gossips as it is given.
+        exchange: exchanges a buffer, given its terms and weight; in the loop.
+        ended: takes note of the last exchange that a call has waited for.
+        refuses_nan: returns whether NaN and infinities in the model are an error.
+    """
+
+    run: Callable[[Coroutine[Any, Any, Any]], Any]
+    start: Callable[[Gossips], Awaitable[None]]
+    exchange: Callable[[Buffer, Terms, float], Awaitable[Round]]
+    ended: Callable[[Round], None]
+    refuses_nan: Callable[[], bool]
+
+
+class ModelGossip:
+    """A model that gossips with those of neighbours; :meth:`Group.gossip` makes one.
+
+    One thread calls it.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        site: AsyncGroup,
+        settings: _settings.Settings,
+        given: Any,
+        every: Any,
+        weight: float,
+        wire: str | None,
+    ) -> None:
+        if wire is not None and wire not in WIRES:
+            raise ValueError(f"wire is {wire!r}, must be one of {', '.join(WIRES)}")
+        how = settings.gossip
+        assert how is not None
+        period = _period_of(every)
+        is_model = is_module(given)
+        self._tensors = Tensors(trained_of(given) if is_model else several(given))
+        self._find_buffers = partial(buffers_of, given) if is_model else list
+        beside = [each for each in given.parameters() if not each.requires_grad] if is_model else []
+        if self._tensors.wire != Wire.FLOAT32:
+            raise ValueError(
+                f"parameters are {self._tensors.wire.name.lower()}, and small steps would be lost "
+                "in what models are mixed to; keep them in float32, and give wire= for fewer bytes"
+            )
+        self._calls = calls
+        self._site = site
+        self._wire = Wire.FLOAT32 if wire is None else WIRES[wire]
+        self._weight = weight_of(weight)
+        self._weight_in_mean = weight_in_mean(how, self._weight)
+        self._model: Floats = np.empty(self._tensors.elements, np.float32)
+        gossips = gossips_of(
+            how,
+            settings.merge,
+            site.index,
+            self._model,
+            settings.chunk_elements(len(self._model)),
+            self._wire,
+            self._weight,
+        )
+        self._run: GossipRun = calls.run(self._begin(gossips, period, beside))
+        self._buffers = Buffers(self._find_buffers)
+
+    async def _begin(self, gossips: Gossips, period: AnyPeriod, beside: list[Any]) -> GossipRun:
+        """Start, let all begin with the first member's model, and wait until they do."""
+        site, calls = self._site, self._calls
+        await calls.start(gossips)
+        moved = Moved([*self._tensors.given, *beside, *self._find_buffers()])
+        said = [str(period), self._wire.name, self._tensors.elements, moved.elements]
+        called = "gossips (how often, wire, elements, words of the model)"
+        first = await site.agree_on(said, called)
+        await calls.exchange(moved, Terms(Op.COPY, moved.wire, moved.elements, first), 1.0)
+        moved.finish()
+        self._read()
+        run = GossipRun(site.agent, LocalSteps([self._model], period, Average()))
+        run.begin()
+        await site.agent.gather(b"")  # no letter comes to a site that has not begun
+        return run
+
+    @property
+    def steps(self) -> int:
+        """How many steps this site has told of."""
+        return self._run.local.steps
+
+    @property
+    def sent(self) -> int:
+        """How many times sending the model was due."""
+        return self._run.local.begun
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether a stop rule has ended the steps, as the latest :meth:`step` has told."""
+        return self._run.has_stopped
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether :meth:`finish` has been called, and the group's other calls may be made."""
+        return self._run.is_finished
+
+    def step(self) -> bool:
+        """Mix the model with what has come, and send it if it is time; after ``optimizer.step()``.
+
+        It waits while this site is as far ahead of another as ``most_ahead`` allows.
+
+        Returns:
+            Whether to make another step; False once the run is to end by a rule of the scheduler's.
+
+        Raises:
+            ValueError: a parameter has other memory than before, or the model has NaN or an
+                infinity and :attr:`Group.on_nan` is ``"raise"``; names it. Or the gossip is
+                finished.
+            RunAborted: the group has ended; names who or what caused it.
+        """
+        if self.is_finished:
+            raise ValueError(
+                "this gossip is finished, and all models are alike: make no more steps"
+            )
+        self._read()
+        self._run.local.stepped(0.0)  # no period that gossip goes by asks how long a step took
+        try:
+            goes_on: bool = self._calls.run(self._mix())
+        finally:
+            self._write()
+        return goes_on
+
+    async def _mix(self) -> bool:
+        if self._run.stepped():
+            self._run.send()
+        return await self._run.may_step()
+
+    def finish(self) -> None:
+        """Make all models one, their weighted mean, bit for bit; every member calls it at its end.
+
+        It waits for the others, whose letters come and are used meanwhile. Floating-point buffers
+        become their weighted mean, all others the first member's. From then on the group's other
+        calls may be made.
+
+        Raises:
+            ValueError: as for :meth:`step`.
+            ExchangeError: another member has left, and the others may not go on without it.
+            RunAborted: the group has ended; names who or what caused it.
+        """
+        if self.is_finished:
+            raise ValueError("this gossip is finished, and all models are alike: finish it once")
+        self._read()
+        done: Round = self._calls.run(self._finish())
+        self._write()
+        self._calls.ended(done)
+
+    async def _finish(self) -> Round:
+        exchange = self._calls.exchange
+
+        def mean(elements: Floats) -> Awaitable[Round]:
+            terms = Terms(Op.MEAN, self._wire, len(elements))
+            return exchange(Flat(elements), terms, self._weight_in_mean)
+
+        done, _ = await self._run.finish(mean)
+        if floats := self._buffers.contribute():
+            tensors = Tensors(floats)
+            terms = Terms(Op.MEAN, Wire.FLOAT32, tensors.elements)
+            done = await exchange(tensors, terms, self._weight)
+            self._buffers.take()
+        if self._buffers.has_copied:
+            words = Tensors(self._buffers.words(), Op.COPY)
+            first = min(done.members, default=0)  # none are named where a loss ends the group
+            done = await exchange(words, Terms(Op.COPY, words.wire, words.elements, first), 1.0)
+            self._buffers.take_words()
+        return done
+
+    def _read(self) -> None:
+        """Read what the user's steps have made of the model.
+
+        Raises:
+            ValueError: a parameter has other memory than before, or NaN or an infinity that others
+                would get: not by letters alone, but also by answers to theirs.
+        """
+        tensors = self._tensors
+        tensors.refresh()
+        found = find_not_finite(tensors.parts, tensors.wire) if self._calls.refuses_nan() else None
+        if found is not None:
+            raise ValueError(
+                f"parameter {found[0]} has {found[1]} NaN or infinite elements, which the other "
+                "sites would get; set group.on_nan = 'allow' to gossip all the same"
+            )
+        np.concatenate(tensors.parts, out=self._model)
+
+    def _write(self) -> None:
+        self._tensors.write(0, self._model)
+        self._tensors.finish()
+
+
+def _period_of(every: Any) -> AnyPeriod:
+    """Return the period that a user means.
+
+    Raises:
+        ValueError: it is none by which sites gossip.
+    """
+    period = period_of(every)
+    if period.shares:
+        raise ValueError(
+            f"every: {period} goes by what all sites have measured, and sites that gossip tell "
+            "neighbours alone; give a number of steps, or anabranch.Moved(by=0.05)"
+        )
+    return period

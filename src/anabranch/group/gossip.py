@@ -1,0 +1,149 @@
+"""One site's gossip from its first step to the mean of all models: what is done in which order.
+
+A scenario's site (`run/site.py`) and :class:`anabranch.ModelGossip` are programs over it.
+
+    begin()  ->  may_step(), stepped(), send() if that is due, and again  ->  finish()
+
+Until ``begin`` and from the middle of ``finish`` on, a lane that breaks is lost, as exchanges have
+it; between, gossip makes it again. So a site begins and finishes where all sites do: no letter
+leaves before all have begun, and none is on its way once all have told that they are finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from anabranch.learn.averaging import bounds
+from anabranch.learn.local_steps import LocalSteps
+from anabranch.period import Gossip
+from anabranch.site.agent import Gossips, SiteAgent
+from anabranch.site.arithmetic import Floats
+from anabranch.site.collectives import Round
+from anabranch.site.letters import Letters
+from anabranch.site.terms import Wire
+
+if TYPE_CHECKING:
+    from anabranch.merge import AnyMerge
+
+T = TypeVar("T")
+
+_DRAWS = 0x605519  # tells the draws of neighbours from other draws of the same seed
+
+
+def gossips_of(
+    gossip: Gossip,
+    merge: AnyMerge | None,
+    site: int,
+    model: Floats,
+    chunk_elements: int,
+    wire: Wire,
+    weight: float,
+    seed: int = 0,
+) -> Gossips:
+    """Return how a site gossips.
+
+    Args:
+        gossip: as every site does.
+        merge: what a letter counts, by the steps that it is behind; None: as much as any other.
+        site: which.
+        model: shape (elements,), its memory: letters are of it, and change it.
+        chunk_elements: of a chunk of a letter, at most.
+        wire: how letters travel.
+        weight: of this site's model beside others', > 0.
+        seed: of the draws of neighbours.
+    """
+    chunks = bounds(len(model), -(-len(model) // chunk_elements))
+    letters = Letters(site, model, chunks, wire, weight, gossip.rule, _counts(merge))
+    return Gossips(gossip, letters, np.random.default_rng((seed, _DRAWS, site)))
+
+
+def _counts(merge: AnyMerge | None) -> Callable[[int], float]:
+    if merge is None:
+        return lambda behind: 1.0
+    from anabranch.merge import UpdateFacts  # which few groups need
+
+    return lambda behind: merge.weight(UpdateFacts(behind, samples=1, all_samples=1))
+
+
+def weight_in_mean(gossip: Gossip, weight: float) -> float:
+    """Return what a site's part weighs in the mean of all: by push-sum, letters have its weight."""
+    return 1.0 if gossip.rule == "push-sum" else weight
+
+
+class GossipRun:
+    """What one site does where sites gossip; its agent has started with such.
+
+    Args:
+        agent: the site's.
+        local: counts its steps and says when to send; its owner tells it of each step.
+
+    Attributes:
+        local: see above.
+        has_stopped: whether a stop rule lets this site make no further step.
+    """
+
+    def __init__(self, agent: SiteAgent, local: LocalSteps) -> None:
+        self.local = local
+        self.has_stopped = False
+        self._agent = agent
+        self._gossiping = agent.gossiping
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no letters are sent or used any more, and exchanges are as without gossip."""
+        return self._gossiping.is_finished
+
+    def begin(self) -> None:
+        """Make lanes again from now on, where they break."""
+        self._gossiping.begin()
+
+    async def may_step(self) -> bool:
+        """Wait until another step keeps the bound on how far this site is ahead.
+
+        Returns:
+            Whether to make it; not where the run is to end.
+        """
+        may_step = await self._gossiping.may_step()
+        self.has_stopped |= not may_step
+        return may_step
+
+    def stepped(self) -> bool:
+        """Tell neighbours of a step, and use what has come; return whether to send the model."""
+        self._gossiping.stepped()
+        self._gossiping.use()
+        return self.local.is_due(is_called=False)
+
+    def send(self) -> None:
+        """Send the model to some neighbours."""
+        self._gossiping.send()
+        self.local.sent()
+
+    async def finish(self, exchange: Callable[[Floats], Awaitable[Round]]) -> tuple[Round, Floats]:
+        """Wait for all sites, and make all models their mean, each counting by its weight.
+
+        Args:
+            exchange: makes elements their mean over all sites, each of ``weight_in_mean``.
+
+        Returns:
+            The exchange, and the model: the same bits at every site.
+        """
+        gossiping, agent = self._gossiping, self._agent
+        await gossiping.finish()
+        await agent.gather(b"")  # after which no letters come
+        gossiping.end()
+        told = await agent.gather(gossiping.weights)  # before: who is lost later may contribute
+        weights = dict(zip(told.members, told.values, strict=True))
+        elements = await _off_the_loop(gossiping.contribution)
+        done = await exchange(elements)
+        agree = partial(gossiping.agree, elements, weights, done.contributions)
+        return done, await _off_the_loop(agree)
+
+
+async def _off_the_loop(do: Callable[[], T]) -> T:
+    """Compute something while the loop goes on."""
+    return await asyncio.get_running_loop().run_in_executor(None, do)
