@@ -16,6 +16,7 @@ from anabranch.group.service import Serving
 from anabranch.merge import DataSize, Fairness, Krum, Median, OutlierFilter, Product, Staleness
 from anabranch.overlay import Overlay, random_complete
 from anabranch.pace import Asp, Bsp, FedAvg, R2sp, TunedBatches
+from anabranch.scheduler.deal import Adaptive
 from anabranch.scheduler.paced import Serve
 
 from ..every import every
@@ -172,8 +173,11 @@ def test_a_worker_computes_its_next_update_while_its_last_is_under_way() -> None
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"merge": Median()}, "load, merge and serving.serve are of a served model; give a pace"),
-        ({"load": TunedBatches(most=9)}, "load, merge and serving.serve are of a served model"),
+        ({"merge": Median()}, "merge is of a served model, or of sites that gossip; give a pace"),
+        (
+            {"load": TunedBatches(most=9)},
+            "load and serving.serve are of a served model; give a pace",
+        ),
         (
             {"pace": FedAvg(), "serving": Serving(Serve(only=("zz",)))},
             r"serve\.only: there is no site 'zz'; the sites are ",
@@ -193,6 +197,7 @@ def test_a_worker_computes_its_next_update_while_its_last_is_under_way() -> None
             {"pace": FedAvg(), "load": TunedBatches(most=8)},
             r"batch_size is 0, must be in 1\.\.8 \(load\.most\)",
         ),
+        ({"pace": Asp(), "deal": Adaptive()}, "deal: where the model is served, its chunks stay"),
     ],
 )
 def test_answers_that_do_not_go_together_are_refused(given: dict[str, Any], said: str) -> None:

@@ -9,6 +9,7 @@ from anabranch.merge import AnyMerge, Mean
 from anabranch.pace import AnyPace, EqualBatches, TunedBatches
 from anabranch.plan import ForestRoute, Plan
 from anabranch.scheduler.awareness import Oracle
+from anabranch.scheduler.deal import Adaptive
 from anabranch.scheduler.paced import (
     Serve,
     forest_misfit,
@@ -90,6 +91,10 @@ def _check_served(service: Service, plan: Plan) -> None:
                 "pace, such as asp, or another route"
             )
         return
+    if isinstance(service.deal, Adaptive):
+        raise ValueError(
+            "deal: where the model is served, its chunks stay with their trees; leave it out"
+        )
     if service.stop.rounds is not None:
         raise ValueError(
             "stop.rounds: a served model ends after so many updates of each worker; give updates, "
