@@ -1050,7 +1050,9 @@ def test_who_leaves_before_it_serves_is_named_to_the_others() -> None:
 
     with anabranch.local(service) as groups:
         told = at_each(groups, serve)
-    assert "s1) failed: RunAborted: it left before it called serve()" in told[0]
+    assert (
+        "s1) failed: RunAborted: it left before it called group.serve(parameters, ...)" in told[0]
+    )
 
 
 @pytest.mark.parametrize("samples", [-1, 0.5])
