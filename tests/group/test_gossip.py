@@ -321,13 +321,19 @@ def test_a_site_that_never_waits_hears_that_the_group_has_ended() -> None:
                     each.result()
 
 
-def test_a_site_that_is_lost_before_the_start_is_not_waited_for() -> None:
+@pytest.mark.parametrize("makes_s", [(5.0, 5.0), (0.0, 5.0), (0.0, 0.0)])
+def test_a_site_that_is_lost_before_the_start_is_not_waited_for(
+    makes_s: tuple[float, float],
+) -> None:
+    """Of the others one has made its part by then, or both, or none."""
+
     def start_with(model: Any) -> virtual.Start:
         async def start(group: AsyncGroup, lanes: Network) -> bool:
             if group.index == 2:
+                await asyncio.sleep(1.0)
                 await group.fail(RuntimeError("no data here"))
                 return False
-            await asyncio.sleep(5.0)  # it hears of the loss before it has made its part
+            await asyncio.sleep(makes_s[group.index])
             gossip = Gossip(most_ahead=1)
             gossips = gossips_of(gossip, None, group.index, model, 1024, Wire.FLOAT32, 1.0)
             await group.start(Transport(1024, 1024, 1 << 20), lanes, gossips=gossips)

@@ -98,6 +98,7 @@ class Gossiping:
         self._tells = False  # what it knows of steps, in a moment
         self._told: dict[int, tuple[int, ...]] = {}  # what each neighbour was told last
         self._is_idle = False  # nothing but gossip changes the model
+        self._has_begun = False
         self.is_finished = False
         self._in_charge_later = plane.gossip(self)
 
@@ -105,6 +106,7 @@ class Gossiping:
 
     def begin(self) -> None:
         """Say what becomes of lanes that end, from now on; before anything is sent."""
+        self._has_begun = True
         self._plane.put_in_charge(self)
 
     async def may_step(self) -> bool:
@@ -225,9 +227,10 @@ class Gossiping:
     def _tell_steps(self) -> None:
         """Let neighbours know what this site knows of others' steps: once, of all that comes now.
 
-        Where there is no bound, no site need know.
+        Where there is no bound, no site need know. Nor before the beginning, where a site is lost
+        that was awaited: others may not have made their part yet, and would refuse the lane.
         """
-        if self._gossip.most_ahead is not None and not self._tells:
+        if self._has_begun and self._gossip.most_ahead is not None and not self._tells:
             self._tells = True
             self._loop.call_soon(self._tell)
 
