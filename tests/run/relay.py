@@ -125,7 +125,7 @@ def run_through_a_relay(
             )
             return started[-1]
 
-        scheduler = start("scheduler", str(scenario), "--log", str(log), stdout=subprocess.PIPE)
+        scheduler = start("host", str(scenario), "--log", str(log), stdout=subprocess.PIPE)
         assert scheduler.stdout is not None
         host, port = scheduler.stdout.readline().strip().rsplit(":", 1)
         relay = Relay((host, int(port)))
