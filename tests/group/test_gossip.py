@@ -385,7 +385,7 @@ OVERLAY: Overlay = _complete(3)
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"pace": Asp()}, "pace: sites that gossip wait for no one"),
+        ({"pace": Asp()}, "pace: sites that gossip have no servers"),
         ({"begin_with": 2}, "begin_with: a group that gossips begins with all"),
         ({"merge": Fairness()}, 'merge.kind: "fairness" weighs by losses or gradients'),
         ({"merge": Median()}, 'merge.kind: "median" looks at the updates of a step'),
@@ -420,7 +420,7 @@ def test_a_group_that_gossips_has_no_journal() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('pace = {kind = "asp"}', "pace: sites that gossip wait for no one"),
+        ('pace = {kind = "asp"}', "pace: sites that gossip have no servers"),
         ("begin_with = 2", "begin_with: a group that gossips"),
         ('merge = {kind = "fairness"}', 'merge.kind: "fairness" weighs by losses'),
     ],

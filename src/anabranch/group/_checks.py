@@ -125,7 +125,7 @@ def check_gossips(pace: AnyPace | None, merge: AnyMerge, begin_with: int | None)
     """
     if pace is not None:
         raise ValueError(
-            "pace: sites that gossip wait for no one, and average with neighbours alone; leave "
+            "pace: sites that gossip have no servers, and mix models with neighbours alone; leave "
             "pace or gossip out"
         )
     if begin_with is not None:

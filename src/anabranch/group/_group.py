@@ -733,7 +733,7 @@ class Group:
         weight: float = 1.0,
         wire: Literal["float32", "float16", "bfloat16"] | None = None,
     ) -> ModelGossip:
-        """Let sites make local steps, and mix their models with those of neighbours; no site waits.
+        """Let sites make local steps, and mix their models with those of neighbours.
 
         Only in a group whose scheduler has ``gossip``, which says with whom and by which rule.
         Every member calls this once, first, and then :meth:`ModelGossip.step` after each step of
@@ -748,9 +748,11 @@ class Group:
                     break  # the run is to end by its rule
             gossip.finish()  # all models become their weighted mean, bit for bit
 
-        All begin with the first member's model. Sites may make unequal numbers of steps. Until all
-        have called ``finish``, no other exchange or gathering is made. A site that is lost is done
-        without, where the scheduler's ``on_loss`` is not ``abort``; no site joins later or again.
+        No step waits for another site, but where the scheduler's ``most_ahead`` bounds how far one
+        may be ahead. All begin with the first member's model, and may make unequal numbers of
+        steps. Until all have called ``finish``, no other exchange or gathering is made. The others
+        go on without a site that is lost, where the scheduler's ``on_loss`` is not ``abort``; no
+        site joins later or again.
         Memory beside the model, in copies of it: one of it and one for what has come, two at most
         for what is on its way, and by ``pairs`` one for each neighbour that has not confirmed an
         answer.

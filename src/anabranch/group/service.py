@@ -120,7 +120,7 @@ class Service:
         model_elements: of the buffer, where all exchanges are of one size: the route is planned for
             that size, before any site says it. None where it is not known; then a group that
             all-reduces plans for each order of size that comes.
-        stop: when it ends, for a served model before its last update.
+        stop: when it ends; a served model also ends after its last update.
         under_way_bytes: of buffers whose exchanges may be under way at once; None for any number.
         chunk_elements: the most elements of every chunk; None for what fits buffer and plan.
         least_chunk_elements: chunks are no smaller than this where ``chunk_elements`` is None.

@@ -235,7 +235,7 @@ def _open_to_read(path: Path) -> sqlite3.Connection:
     # keeps it from leaving files there.
     finished = not path.with_name(path.name + "-wal").exists()
     uri = f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' if finished else ''}"
-    # Whoever stops in the middle leaves the end to the garbage collector, in any thread.
+    # The garbage collector closes it, in any thread, where it is not read to its end.
     return sqlite3.connect(uri, uri=True, check_same_thread=False)
 
 

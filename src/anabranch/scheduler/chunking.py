@@ -17,7 +17,7 @@ MOST_ELEMENTS = 1 << 20
 MESSAGE_S = 100e-6
 """What it costs a site to receive a chunk and send it on, whatever its size, seconds of a core:
 ``benchmarks/message_cost.py`` measured 96 to 100 us where 25 sites share two cores, and 130 to 139
-where nine do. Not as a run goes on, so that its chunks are the same when it is run again."""
+where nine do. No run measures it itself, so that one that is repeated has the same chunks."""
 _HANDLING_SHARE = 0.25  # of a core that a site may spend on messages as such
 _LEAST_A_TREE = 8  # chunks
 _ELEMENT_BITS = 32.0

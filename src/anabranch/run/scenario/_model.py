@@ -137,7 +137,8 @@ class Scenario(Table, frozen=True, kw_only=True):
         least_sites: with fewer left than these it ends in any case.
         seed: of every random choice.
         chunk_elements: the most elements of a chunk; None for 262,144, and on packed trees for a
-            thousandth of the buffer, between 16,384 and 65,536.
+            thousandth of the buffer, between 16,384 and 65,536; or more, where a site would spend
+            more than a quarter of a core on messages.
         congestion_control: what lanes between machines ask the kernel for; None for bbr, and cubic
             on links of less than 1 ms that lose nothing. Where it may not be set, each lane takes
             several connections instead.
