@@ -193,6 +193,29 @@ def test_other_calls_wait_for_the_end_of_the_gossip() -> None:
     assert run(live) == [1.0] * 3
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"gossip": Gossip()},
+            r"this group gossips; call group\.gossip\(model, every=\.\.\.\) first",
+        ),
+        (
+            {"pace": Asp()},
+            r"this group serves a model; call group\.serve\(parameters, \.\.\.\) first",
+        ),
+    ],
+)
+def test_a_site_that_takes_no_part_yet_has_nothing_to_report(
+    given: dict[str, Any], said: str
+) -> None:
+    service = Service(OVERLAY, awareness=None, **given)
+    with anabranch.local(service) as groups:
+        for report in (groups[0].report_loss, groups[0].report_accuracy):
+            with pytest.raises(ValueError, match=said):
+                report(0.5)
+
+
 def test_a_group_that_does_not_gossip_says_so() -> None:
     def live(group: Group) -> None:
         with pytest.raises(ValueError, match="scheduler does not gossip"):

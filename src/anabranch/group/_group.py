@@ -963,10 +963,11 @@ class Group:
             samples: how many the mean is over, and so what it weighs beside other sites'.
 
         Raises:
-            ValueError: ``step`` is no integer >= 0, or ``samples`` none >= 1.
+            ValueError: ``step`` is no integer >= 0, or ``samples`` none >= 1; or ``serve`` or
+                ``gossip`` has to come first.
         """
         member = self._member
-        member.check_open()
+        member.check_started()
         step = _counted("step", member.steps_told + 1 if step is None else step, 0)
         samples = _counted("samples", samples, 1)
         member.steps_told = step
@@ -990,7 +991,7 @@ class Group:
             ValueError: ``accuracy`` is not in [0, 1], or ``step`` is no integer >= 0.
         """
         member = self._member
-        member.check_open()
+        member.check_started()
         step = _counted("step", member.steps_told if step is None else step, 0)
         try:
             told = float(accuracy)

@@ -186,6 +186,18 @@ class Member:
         if os.getpid() != self._process:
             raise RunAborted("this process was forked and has no part in the group; join() in it")
 
+    def check_started(self) -> None:
+        """Check that this site takes part.
+
+        Raises:
+            RunAborted: it does no more; says why.
+            ValueError: a call has to come first; names it.
+        """
+        self.check_open()
+        if not self.site.has_started:
+            does = "gossips" if self._settings.gossip_json else "serves a model"
+            raise ValueError(f"this group {does}; call {self._first_call} first")
+
     def begin(self, call: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a call in the loop; others are let in, and this site leaves, once it has ended."""
         future = self.thread.submit(_ending(call))
@@ -203,10 +215,7 @@ class Member:
         Raises:
             RunAborted, ValueError: it may not; says why.
         """
-        self.check_open()
-        if not self.site.has_started:
-            does = "gossips" if self._settings.gossip_json else "serves a model"
-            raise ValueError(f"this group {does}; call {self._first_call} first")
+        self.check_started()
         if self.site.agent.gossips:
             raise ValueError(
                 "this group gossips, and makes other calls once each member has called finish() of "
