@@ -781,7 +781,7 @@ class Group:
 
         calls = Calls(
             member.run,
-            member.start_gossip,
+            partial(member.start, member.site, None),
             self._exchanged,
             partial(self._has_ended, self._admissions),
             lambda: self.on_nan == "raise",

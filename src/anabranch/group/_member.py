@@ -124,7 +124,7 @@ class Member:
                     f"the group goes on without {door.name}: its sites gossip, and none joins later"
                 )
             if not self._settings.workers and not self._settings.gossip_json:
-                await self._start(site)
+                await self.start(site)
         except BaseException as error:
             if isinstance(error, Exception):
                 await site.fail(error)
@@ -132,12 +132,13 @@ class Member:
             raise
         return site
 
-    async def _start(
+    async def start(
         self,
         site: AsyncGroup,
         served: ServedModel | None = None,
         gossips: Gossips | None = None,
     ) -> None:
+        """Take part as a site that exchanges, serves a model, or gossips; in the loop."""
         settings = self._settings
         if settings.measuring is not None:
             self.meter = settings.measuring.meter()
@@ -300,7 +301,7 @@ class Member:
         what = [*what_steps, len(held.model), averaged, largest]
 
         async def serve() -> None:
-            await self._start(self.site, served)
+            await self.start(self.site, served)
             await self.site.serve_alike(held.model, what)
 
         self.run(serve())
@@ -328,10 +329,6 @@ class Member:
         if self.site.has_started:
             raise ValueError("gossip() is called once")
         return self._settings
-
-    async def start_gossip(self, gossips: Gossips) -> None:
-        """Take part in a group that gossips; in the loop."""
-        await self._start(self.site, gossips=gossips)
 
     @property
     def batch_size(self) -> int | None:
