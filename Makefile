@@ -13,8 +13,9 @@ demo: $(VENV)/ready  ## nine sites of this machine train one model over three ro
 test: $(VENV)/ready  ## the fast tests, doctests and examples; warnings are errors
 	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow"
 
+# More workers than cores: these tests wait for a quarter of their time.
 test-slow: $(VENV)/ready  ## real processes, emulated links (root only), every order
-	$(BIN)/pytest -n 2 --dist loadgroup -m slow
+	$(BIN)/pytest -n 3 --dist loadgroup -m slow
 
 # flwr holds some packages lower than constraints.txt, thus an environment of its own.
 test-flower: $(VENV)-flower/ready  ## the strategies for Flower, in its two runtimes; not in `make check`
