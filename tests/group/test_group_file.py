@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -18,8 +18,15 @@ import pytest
 from anabranch import plan as plans
 from anabranch._typed_toml import TomlError
 from anabranch.group.group_file import GroupFile, Stop, load
-from anabranch.record import read_events
-from anabranch.record.events import GroupsFormed, RunStarted, SiteLost, UpdateApplied
+from anabranch.record import LogError, read_events
+from anabranch.record.events import (
+    Event,
+    GroupsFormed,
+    RoundDone,
+    RunStarted,
+    SiteLost,
+    UpdateApplied,
+)
 from anabranch.scheduler.stop_rules import StopRules
 
 from ..every import every
@@ -108,6 +115,7 @@ class Running:
 
     def __init__(self, file: Path, log: Path) -> None:
         self.started: list[Forked] = []
+        self._log = log
         self._environment = {**os.environ, "ANABRANCH_TOKEN": "of an example"}
         options = ["--group", str(file), "--log", str(log), "--listen", "127.0.0.1:0"]
         self.scheduler = self._start("-m", "anabranch", "scheduler", *options)
@@ -124,11 +132,15 @@ class Running:
         self.started.append(process)
         return process
 
-    def all_joined(self) -> None:
-        """Wait until the last site has joined."""
-        assert self.scheduler.stderr is not None
-        while "joined" not in (line := self.scheduler.stderr.readline()) or "waits_for" in line:
-            assert line, "the scheduler has ended"
+    def await_event(self, kind: type[Event], site: int | None = None) -> None:
+        """Wait until the log has an event of a kind, of a site if one is given."""
+        found = False
+        while not found:
+            assert self.scheduler.poll() is None, "the scheduler has ended"
+            time.sleep(0.05)
+            with suppress(LogError):  # the scheduler is just creating it
+                events = [event for _, event in read_events(self._log) if isinstance(event, kind)]
+                found = any(site in (None, getattr(event, "site", None)) for event in events)
 
     def site(self, script: Path, name: str, **more: str) -> Forked:
         return self._start(str(script), name, ANABRANCH_SITE=name, **more)
@@ -155,8 +167,7 @@ def test_workers_of_a_served_model_are_killed_and_started_again(tmp_path: Path) 
     file.write_text(text.replace("updates = 200 ", "updates = 800 "))
     with running(file, tmp_path / "run.db") as group:
         *others, killed = (group.site(script, name) for name in names)
-        group.all_joined()
-        time.sleep(1.0)
+        group.await_event(UpdateApplied, len(names) - 1)
         assert killed.poll() is None
         killed.kill()
         sites = [*others, group.site(script, names[-1])]
@@ -182,8 +193,7 @@ def test_a_forest_outlives_the_root_of_a_tree_which_is_killed_and_comes_back(
     root = group_of_all.plan.trees[0].up.index(server)  # the one that sends to the server
     with running(file, log) as group:
         sites = [group.site(script, name) for name in names]
-        group.all_joined()
-        time.sleep(1.5)
+        group.await_event(UpdateApplied, root)
         assert sites[root].poll() is None
         sites[root].kill()
         sites[root] = group.site(script, names[root])
@@ -206,8 +216,7 @@ def test_sites_gossip_on_without_a_killed_one_and_end_with_one_model(tmp_path: P
     with running(EXAMPLES / "gossip.toml", tmp_path / "run.db") as group:
         others = [group.site(script, name, STEPS="2000") for name in names[:-1]]
         killed = group.site(script, names[-1], STEPS="1000000000")
-        group.all_joined()
-        time.sleep(1.0)
+        group.await_event(RunStarted)
         assert killed.poll() is None
         killed.kill()
         killed.wait()
@@ -234,8 +243,7 @@ def test_a_loop_trains_as_netstorm_pro_and_outlives_a_killed_site(tmp_path: Path
     names = [site.name for site in load(file).overlay.sites]
     with running(file, log) as group:
         *others, killed = (group.site(script, name, STEPS="1000") for name in names)
-        group.all_joined()
-        time.sleep(1.0)
+        group.await_event(RoundDone, len(names) - 1)
         assert killed.poll() is None
         killed.kill()
         sites = [*others, group.site(script, names[-1], STEPS="1000")]

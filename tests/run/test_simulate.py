@@ -281,6 +281,14 @@ def test_a_scheduler_is_as_far_as_sites_are_apart_unless_a_scenario_says_how_far
         assert run(unsaid, overlay).events[1:] == run(said, overlay).events[1:]
 
 
+def test_one_site_without_links_has_its_scheduler_beside_it(run: Simulate) -> None:
+    alone = scenario(top='on_loss = "complete"\nleast_sites = 1')
+    unsaid = msgspec.structs.replace(alone, simulation=Simulation())
+    done = run(unsaid, Overlay("one", (Site("a"),), ()))
+    assert done.end.error is None
+    assert len(done.rounds_s) == 2
+
+
 def test_a_rate_trace_counts_from_the_start_of_the_run(run: Simulate) -> None:
     # Sites join and get ready one control latency after another; only then does the run start.
     slower_s = STAR_S + HELLO_S  # the moment at which round 1 ends

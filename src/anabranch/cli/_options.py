@@ -31,7 +31,6 @@ TlsOption = Annotated[
         "--tls", help="Folder of this process's certificate and key, as `anabranch certs` makes it."
     ),
 ]
-
 ListenOption = Annotated[str, typer.Option(help="host:port; port 0 takes a free one.")]
 JournalOption = Annotated[
     Path | None,
@@ -77,17 +76,19 @@ def tell_doubts(overlay: Overlay, doubts: Sequence[str], tell: Callable[[Line], 
 
 
 def credentials(folder: Path | None, identity: str) -> Credentials | None:
+    """Return what a process shows and checks by TLS; None without a folder of certificates."""
     if folder is None:
         return None
-    credentials = Credentials(folder, identity)
+    found = Credentials(folder, identity)
     try:
-        credentials.check()
+        found.check()
     except TlsError as error:
         raise typer.BadParameter(f"--tls: {error}") from None
-    return credentials
+    return found
 
 
 def listening(at: Address) -> None:
+    """Print where sites join, for the program that has started the scheduler."""
     say(show(at))
 
 
@@ -149,6 +150,11 @@ def address_given(text: str, insecure: bool) -> Address:
 
 
 def check_host(host: str, insecure: bool) -> None:
+    """Check that a host is on this machine, or that others are allowed.
+
+    Raises:
+        typer.BadParameter: it is off this machine; says what to give.
+    """
     if not is_loopback(host) and not insecure:
         raise typer.BadParameter(
             f"{host} is off this machine, and traffic would be neither encrypted nor "

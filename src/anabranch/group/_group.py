@@ -735,9 +735,9 @@ class Group:
     ) -> ModelGossip:
         """Let sites make local steps, and mix their models with those of neighbours.
 
-        Only in a group whose scheduler has ``gossip``, which says with whom and by which rule.
-        Every member calls this once, first, and then :meth:`ModelGossip.step` after each step of
-        its own optimiser::
+        The scheduler has to have ``gossip``: it says how many neighbours get a model, and by which
+        rule a site mixes. Every member calls this once, first, and then :meth:`ModelGossip.step`
+        after each step of its own optimiser::
 
             gossip = group.gossip(model, every=4)
             for batch in loader:

@@ -236,7 +236,9 @@ class Scenario(Table, frozen=True, kw_only=True):
     def control_latency_s(self, overlay: Overlay) -> float:
         """Return how far the scheduler of a simulation is from each site, one way, seconds."""
         given = self.simulation.control_latency_s
-        return median(link.latency_s for link in overlay.links) if given is None else given
+        if given is not None:
+            return given
+        return median([link.latency_s for link in overlay.links] or [0.0])  # one site has no link
 
     def beside_its_scheduler(self) -> Scenario:
         """Return it with the scheduler next to each site, unless it says how far that is."""
