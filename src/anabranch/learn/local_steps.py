@@ -79,6 +79,11 @@ class LocalSteps:
         return self._rule.is_due(Progress(self._since, moved, is_called))
 
     @property
+    def since(self) -> int:
+        """How many steps were made since the last average began."""
+        return self._since
+
+    @property
     def is_due_next(self) -> bool:
         """Whether an average is due after the next step, where a site's steps alone decide."""
         return self._rule.is_due(Progress(self._since + 1))

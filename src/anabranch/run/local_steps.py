@@ -47,7 +47,6 @@ class LocalWork:
         self._has_numbers = has_numbers
         self.local = LocalSteps([work.model], period, average, has_numbers, may_stop)
         self._how = period, average
-        self._since = 0  # steps since the last average began
         self._said: deque[Floats] = deque()  # beside averages on their way, oldest first
 
     @property
@@ -62,7 +61,6 @@ class LocalWork:
             compute_s: what computing them took, seconds.
         """
         self.local.stepped(compute_s)
-        self._since += 1
         if self._has_numbers:
             self.work.apply(self.local.steps)
 
@@ -72,9 +70,8 @@ class LocalWork:
         That is a part of the model, and what this site says beside it.
         """
         base = self.local.base_checksum if self._has_numbers else 0
-        said = say(True, self._since, self._how, base)
+        said = say(True, self.local.since, self._how, base)
         self._said.append(said)
-        self._since = 0
         return [*self.local.begin(), said]
 
     def take(self, exchange_s: float) -> Floats | None:
@@ -112,7 +109,6 @@ class LocalWork:
     def load_shared_state(self, state: State) -> None:
         """Begin where the last average left all sites, with this site's own optimiser."""
         self.local.load_shared_state(state[_STATE])
-        self._since = 0
         self._said.clear()
 
     def state_dict(self) -> State:
