@@ -36,8 +36,9 @@ HERE = ("127.0.0.1", 0)
 def service(pace: AnyPace | None, **other: object) -> anabranch.Service:
     links = tuple(Link(a, b, 1e9, 0.001) for a in range(3) for b in range(3) if a != b)
     overlay = Overlay("three", tuple(map(Site, NAMES)), links)
+    updates = 1 if pace is None else 6
     return anabranch.Service(
-        overlay, Star(hub="s0"), awareness=None, deal=ByShare(), pace=pace, updates=6, **other
+        overlay, Star(hub="s0"), awareness=None, deal=ByShare(), pace=pace, updates=updates, **other
     )
 
 

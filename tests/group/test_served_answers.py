@@ -174,10 +174,8 @@ def test_a_worker_computes_its_next_update_while_its_last_is_under_way() -> None
     ("given", "said"),
     [
         ({"merge": Median()}, "merge is of a served model, or of sites that gossip; give a pace"),
-        (
-            {"load": TunedBatches(most=9)},
-            "load and serving.serve are of a served model; give a pace",
-        ),
+        ({"load": TunedBatches(most=9)}, "load is of a served model; give a pace"),
+        ({"serving": Serving(Serve(ahead=True))}, "serve is of a served model; give a pace"),
         (
             {"pace": FedAvg(), "serving": Serving(Serve(only=("zz",)))},
             r"serve\.only: there is no site 'zz'; the sites are ",

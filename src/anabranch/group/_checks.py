@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from numbers import Integral, Real
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, get_args
 
 from anabranch._typed_toml import tag_of
 from anabranch.merge import AnyMerge, Mean
-from anabranch.pace import AnyPace, EqualBatches, TunedBatches
-from anabranch.plan import ForestRoute, Plan
-from anabranch.scheduler.awareness import Oracle
-from anabranch.scheduler.deal import Adaptive
+from anabranch.overlay import Overlay
+from anabranch.pace import AnyLoad, AnyPace, EqualBatches, TunedBatches
+from anabranch.period import Gossip
+from anabranch.plan import LEAST_CHUNK_ELEMENTS, Auxiliary, ForestRoute, Plan
+from anabranch.scheduler.awareness import AnyAwareness, Oracle
+from anabranch.scheduler.deal import Adaptive, AnyDeal
 from anabranch.scheduler.paced import (
     Serve,
     forest_misfit,
@@ -17,6 +22,8 @@ from anabranch.scheduler.paced import (
     misfit,
     unfit_for_letters,
 )
+from anabranch.scheduler.served_pace import LastTo
+from anabranch.scheduler.stop_rules import StopRules
 
 if TYPE_CHECKING:
     from anabranch.group.service import Service
@@ -25,6 +32,70 @@ NO_JOURNAL = (
     "journal: neighbours that gossip go by what they told each other, which no journal has, so the "
     "group ends with its scheduler; leave the journal or gossip out"
 )
+
+
+_KINDS: dict[str, tuple[Any, str]] = {
+    "overlay": (Overlay, "an Overlay, such as anabranch.overlay.load(...) returns"),
+    "awareness": (AnyAwareness | None, "a value of anabranch.scheduler.awareness, or None"),
+    "auxiliary": (Auxiliary | None, "an anabranch.plan.Auxiliary, or None"),
+    "deal": (AnyDeal | None, "a value of anabranch.scheduler.deal, or None"),
+    "pace": (AnyPace | None, "a value of anabranch.pace, such as Asp(), or None"),
+    "load": (AnyLoad, "EqualBatches() or TunedBatches(...) of anabranch.pace"),
+    "merge": (AnyMerge, "a value of anabranch.merge, such as Mean()"),
+    "gossip": (Gossip | None, "an anabranch.period.Gossip, or None"),
+    "stop": (StopRules, "an anabranch.scheduler.stop_rules.StopRules"),
+}
+LEAST_SITES = 2
+_LEAST: dict[str, int] = {
+    "updates": 1,
+    "batch_size": 0,
+    "model_elements": 1,
+    "under_way_bytes": 1,
+    "chunk_elements": 1,
+    "least_chunk_elements": 1,
+    "least_sites": 1,
+    "begin_with": 1,
+}
+_MAY_BE_NONE = {"model_elements", "under_way_bytes", "chunk_elements", "begin_with", "silence_s"}
+_WORDS: dict[str, tuple[str, ...]] = {
+    "on_loss": ("complete", "retry", "abort"),
+    "on_error": ("lose", "abort"),
+    "serving.last_to": get_args(LastTo),
+}
+
+
+def check_values(service: Service, serving: type, machines: type) -> None:
+    """Check each value by itself, of a group's service or of a scenario's.
+
+    Args:
+        service: which.
+        serving, machines: the classes of these two values.
+
+    Raises:
+        TypeError: a value of another kind; names it.
+        ValueError: a number or word that cannot be; names it.
+    """
+    ours = {"serving": (serving, "a Serving"), "machines": (machines, "a Machines")}
+    for name, (kind, shown) in (_KINDS | ours).items():
+        if not isinstance(value := getattr(service, name), kind):
+            raise TypeError(f"{name} is {value!r}, must be {shown}")
+    if isinstance(service.planner, type) or not hasattr(service.planner, "plan"):
+        raise TypeError(
+            f"planner is {service.planner!r}, must be a planner of anabranch.plan, such as Packed()"
+        )
+    for name, words in _WORDS.items():
+        if (value := attrgetter(name)(service)) not in words:
+            raise ValueError(f"{name} is {value!r}, must be one of {', '.join(words)}")
+    for name, least in _LEAST.items():
+        value = getattr(service, name)
+        is_whole = isinstance(value, Integral) and int(value) >= least
+        if not is_whole and not (value is None and name in _MAY_BE_NONE):
+            raise ValueError(f"{name} is {value!r}, must be an integer from {least}")
+    for name in ("silence_s", "stillness_s", "away_s"):
+        value = getattr(service, name)
+        is_seconds = isinstance(value, Real) and 0 < float(value) < math.inf
+        if not is_seconds and not (value is None and name in _MAY_BE_NONE):
+            raise ValueError(f"{name} is {value!r}, must be a number of seconds above 0")
 
 
 def check(service: Service, plan: Plan, has_journal: bool) -> None:
@@ -38,14 +109,17 @@ def check(service: Service, plan: Plan, has_journal: bool) -> None:
     Raises:
         ValueError: a setting that does not fit the others, or that scenarios alone support.
     """
+    serving = service.serving
     for answer, is_given in (
         ("awareness: an oracle", isinstance(service.awareness, Oracle)),
-        ("serving.clients", service.serving.clients is not None),
+        ("serving.clients", serving.clients is not None),
+        ("serving.seed", serving.seed != 0),
+        ("serving.look_every_s", serving.look_every_s is not None),
     ):
         if is_given:
             raise ValueError(
-                f"{answer} is for the sites of a scenario, which `anabranch site` starts; give "
-                "a group another, or leave it out"
+                f"{answer} is for the sites of a scenario, which `anabranch site` starts; leave it "
+                "out of a group's service"
             )
     if service.merge.weighs_data:
         raise ValueError(
@@ -53,10 +127,21 @@ def check(service: Service, plan: Plan, has_journal: bool) -> None:
             "let each site say what its update counts, push(weight=...), or its model, "
             "gossip(weight=...)"
         )
+    if service.chunk_elements and service.least_chunk_elements != LEAST_CHUNK_ELEMENTS:
+        raise ValueError(
+            "least_chunk_elements is of chunks whose size follows the buffer and the plan, and "
+            "chunk_elements gives all chunks one; leave one of them out"
+        )
+    if service.on_loss == "abort" and service.least_sites != LEAST_SITES:
+        raise ValueError(
+            'least_sites: on_loss = "abort" ends the group at the first loss; give on_loss = '
+            '"complete" or "retry", or leave least_sites out'
+        )
     if service.least_sites > max(2, service.overlay.size):
         raise ValueError(
             f"least_sites is {service.least_sites}, and there are {service.overlay.size} sites"
         )
+    _check_beginning(service)
     if service.gossip is not None:
         check_gossips(service.pace, service.merge, service.begin_with)
         if has_journal:
@@ -69,6 +154,40 @@ def check(service: Service, plan: Plan, has_journal: bool) -> None:
     _check_served(service, plan)
 
 
+def _check_beginning(service: Service) -> None:
+    begin_with, sites = service.begin_with, service.overlay.size
+    if begin_with is None:
+        return
+    if service.on_loss == "abort":
+        raise ValueError(
+            'begin_with is not for a group that a loss ends; give on_loss = "complete" or "retry", '
+            "or leave begin_with out"
+        )
+    if begin_with > sites:
+        raise ValueError(f"begin_with is {begin_with}, and there are {sites} sites")
+    if begin_with < service.least_sites and sites >= service.least_sites > 2:
+        raise ValueError(
+            f"begin_with is {begin_with}, and with fewer than least_sites = {service.least_sites} "
+            "the group ends; give begin_with as many at least, or leave one of them out"
+        )
+
+
+def check_unserved(load: AnyLoad, serve: Serve, updates: int, batch_size: int) -> None:
+    """Check that what only a served model has is not given where none is served.
+
+    Raises:
+        ValueError: it is; names it.
+    """
+    for name, value, usual in (
+        ("load", load, EqualBatches()),
+        ("serve", serve, Serve()),
+        ("updates", updates, 1),
+        ("batch_size", batch_size, 0),
+    ):
+        if value != usual:
+            raise ValueError(f"{name} is of a served model; give a pace, or leave it out")
+
+
 def _check_served(service: Service, plan: Plan) -> None:
     serve, load = service.serving.serve, service.load
     names = [site.name for site in service.overlay.sites]
@@ -79,8 +198,9 @@ def _check_served(service: Service, plan: Plan) -> None:
     if not service.workers:
         raise ValueError("serve.only: it names all sites, so none computes; leave one out")
     if service.pace is None:
-        if serve != Serve() or load != EqualBatches():
-            raise ValueError("load and serving.serve are of a served model; give a pace")
+        check_unserved(load, serve, service.updates, service.batch_size)
+        if service.serving.last_to != "all":
+            raise ValueError("serving.last_to is of a served model; give a pace, or leave it out")
         if service.merge != Mean() and service.gossip is None:
             raise ValueError(
                 "merge is of a served model, or of sites that gossip; give a pace or gossip"

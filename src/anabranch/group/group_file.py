@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from anabranch import overlay as overlays
 from anabranch._text import read_text
 from anabranch._typed_toml import Part, Positive, Seconds, Table, TomlError, decode_toml
-from anabranch.group._checks import check_gossips
+from anabranch.group._checks import check_gossips, check_unserved
 from anabranch.group.service import Service, Serving
 from anabranch.merge import AnyMerge, Mean
 from anabranch.net.silence import STILLNESS_S
@@ -101,11 +101,7 @@ class GroupFile(Table, frozen=True, kw_only=True):
         if self.keep_plan and self.awareness is not None:
             raise ValueError("keep_plan: [awareness] measures links; leave one of them out")
         if self.pace is None:
-            usual: dict[str, object] = {"load": EqualBatches(), "serve": Serve()}
-            usual |= {"updates": 1, "batch_size": 0}
-            for key, value in usual.items():
-                if getattr(self, key) != value:
-                    raise ValueError(f"{key} is of a served model; give a pace, or leave it out")
+            check_unserved(self.load, self.serve, self.updates, self.batch_size)
             if self.gossip is None and self.merge != Mean():
                 raise ValueError(
                     "merge is of a served model, or of sites that gossip; give a pace or gossip, "

@@ -17,7 +17,7 @@ import msgspec
 from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch.cohort import Clients
-from anabranch.group._checks import check
+from anabranch.group._checks import LEAST_SITES, check, check_values
 from anabranch.group._settings import Settings, dumps
 from anabranch.merge import AnyMerge, Mean
 from anabranch.net.addresses import is_loopback
@@ -144,6 +144,9 @@ class Service:
             call of C code may hold its interpreter's lock.
         away_s: where the scheduler has a journal, sites wait so long for it to be started again.
         machines: what the sites' machines cost.
+
+    Raises:
+        TypeError, ValueError: a value that cannot be; names it.
     """
 
     overlay: Overlay
@@ -165,12 +168,15 @@ class Service:
     least_chunk_elements: int = LEAST_CHUNK_ELEMENTS
     on_loss: Literal["complete", "retry", "abort"] = "complete"
     on_error: Literal["lose", "abort"] = "lose"
-    least_sites: int = 2
+    least_sites: int = LEAST_SITES
     begin_with: int | None = None
     silence_s: float | None = None
     stillness_s: float = STILLNESS_S
     away_s: float = 60.0
     machines: Machines = field(default_factory=Machines)
+
+    def __post_init__(self) -> None:
+        check_values(self, Serving, Machines)
 
     def listening_at(self, listen: Address) -> Service:
         """Return it for a scheduler that listens there: on one machine, sites share its cores."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 from anabranch.record import events
 from anabranch.record.events import REACHED_BY, ReachedBy
@@ -43,14 +44,15 @@ class StopRules:
     refuses: bool = False
 
     def __post_init__(self) -> None:
-        if self.after_s is not None and not 0 < self.after_s < math.inf:
-            raise ValueError(f"after_s is {self.after_s!r}, must be a number of seconds above 0")
-        if self.rounds is not None and not (isinstance(self.rounds, int) and self.rounds >= 1):
+        after_s, accuracy, loss = self.after_s, self.accuracy, self.loss
+        if after_s is not None and not (isinstance(after_s, Real) and 0 < after_s < math.inf):
+            raise ValueError(f"after_s is {after_s!r}, must be a number of seconds above 0")
+        if self.rounds is not None and not (isinstance(self.rounds, Integral) and self.rounds >= 1):
             raise ValueError(f"rounds is {self.rounds!r}, must be an integer from 1")
-        if self.accuracy is not None and not 0 < self.accuracy <= 1:
-            raise ValueError(f"accuracy is {self.accuracy!r}, must be above 0 and at most 1")
-        if self.loss is not None and not math.isfinite(self.loss):
-            raise ValueError(f"loss is {self.loss!r}, must be a finite number")
+        if accuracy is not None and not (isinstance(accuracy, Real) and 0 < accuracy <= 1):
+            raise ValueError(f"accuracy is {accuracy!r}, must be above 0 and at most 1")
+        if loss is not None and not (isinstance(loss, Real) and math.isfinite(loss)):
+            raise ValueError(f"loss is {loss!r}, must be a finite number")
         if self.reached_by not in REACHED_BY:
             raise ValueError(
                 f"reached_by is {self.reached_by!r}, must be one of {', '.join(REACHED_BY)}"
