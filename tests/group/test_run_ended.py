@@ -272,6 +272,23 @@ def test_a_group_ends_at_the_accuracy_that_one_site_tells_of() -> None:
     assert 5 <= found[0] <= 7
 
 
+@pytest.mark.parametrize("on_loss", ["complete", "abort"])
+def test_a_group_ends_at_what_was_told_of_before_its_first_call(on_loss: Any) -> None:
+    """As where training goes on with a model that is good enough, and is evaluated at first."""
+
+    def live(group: Group) -> int:
+        group.report_accuracy(1.0)
+        rounds = 0
+        while not group.is_over and rounds < 9:
+            group.all_reduce(np.ones(3, np.float32))
+            rounds += 1
+        return rounds
+
+    found = live_all(replace(stopping(StopRules(accuracy=0.5)), on_loss=on_loss), live)
+    assert len({*found}) == 1
+    assert found[0] <= 2
+
+
 def test_a_served_model_ends_at_a_target_and_not_after_rounds() -> None:
     def live(group: Group) -> int:
         model = torch.nn.Linear(1, 1)

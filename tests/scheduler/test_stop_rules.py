@@ -160,15 +160,32 @@ class Witness:
 PLAN: Plan = None  # type: ignore[assignment]
 
 
-def test_an_event_is_written_before_the_run_ends_for_it_and_counts_from_the_beginning_on() -> None:
-    witness = Witness()
-    stops = StopRules(accuracy=0.9).follow(sites=[0])
-    log = StoppingLog(witness, stops, lambda: 0.0, witness.kept.append)
-    early, late = evaluated(0, 1.0), evaluated(0, 0.95)
-    log.write(early)
-    log.began(1, PLAN)
-    log.write(late)
-    assert witness.kept == [early, "began", late, REACHED]
+def test_an_event_is_written_before_the_run_ends_for_it() -> None:
+    async def run() -> list[object]:
+        witness = Witness()
+        stops = StopRules(accuracy=0.9).follow(sites=[0])
+        log = StoppingLog(witness, stops, lambda: 0.0, witness.kept.append)
+        log.began(1, PLAN)
+        log.write(late)
+        return witness.kept
+
+    late = evaluated(0, 0.95)
+    assert run_virtually(run()) == ["began", late, REACHED]
+
+
+def test_a_target_that_is_told_of_before_the_run_begins_ends_it_then() -> None:
+    async def run() -> list[object]:
+        witness = Witness()
+        stops = StopRules(accuracy=0.9).follow(sites=[0])
+        log = StoppingLog(witness, stops, lambda: 0.0, witness.kept.append)
+        log.write(early)
+        await asyncio.sleep(1.0)
+        log.began(1, PLAN)
+        await asyncio.sleep(1.0)
+        return witness.kept
+
+    early = evaluated(0, 1.0)
+    assert run_virtually(run()) == [early, "began", REACHED]
 
 
 @pytest.mark.parametrize(("has_lasted_s", "left_s"), [(0.0, 7.0), (5.0, 2.0), (9.0, 0.0)])

@@ -33,14 +33,19 @@ class StoppingLog:
         self._since_start_s = since_start_s
         self._stop = stop
         self._began = False
+        self._why: str | None = None  # a rule that held before the run began
 
     def began(self, buffer_elements: int, plan: Plan) -> None:
-        """Begin to count the time."""
+        """Begin to count the time; end the run soon if a rule held before."""
         self._began = True
+        loop = asyncio.get_running_loop()
         if self._stops.after_s is not None:
             left_s = max(0.0, self._stops.after_s - self._since_start_s())
-            loop = asyncio.get_running_loop()
             loop.call_later(left_s, self._stop, self._stops.timed_out())
+        if self._why is not None:
+            # Sites may tell of a target once, and never again: a group's log begins with the first
+            # exchange. Soon: the scheduler is amid what follows from that exchange's beginning.
+            loop.call_soon(self._stop, self._why)
         self._log.began(buffer_elements, plan)
 
     def write(self, *happened: events.Event) -> None:
@@ -48,5 +53,9 @@ class StoppingLog:
         self._log.write(*happened)
         for event in happened:
             why = self._stops.saw(event)
-            if why is not None and self._began:
+            if why is None:
+                continue
+            if self._began:
                 self._stop(why)
+            else:
+                self._why = self._why or why
