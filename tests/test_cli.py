@@ -406,6 +406,7 @@ def test_a_group_that_gossips_has_no_journal(tmp_path: Path) -> None:
         (["--journal", "j", "--on-loss", "abort"], "--journal is not for a group with --on-loss"),
         (["--on-error", "retry"], "--on-error retry: give lose or abort"),
         (["--model-mb", "1"], "--model-mb is for --pace"),
+        (["--updates", "5"], "--updates is for --pace"),
         (["--journal", "j", "--pace", "asp"], "--journal is not for a group with"),
         (["--begin-with", "3"], "--begin-with 3: the overlay has 2 sites"),
         (["--links-bps", "0"], "--links-bps"),
@@ -442,6 +443,16 @@ def test_a_group_s_scheduler_and_a_scenario_s_are_two_commands(
     assert done.returncode == 2
     said = " ".join(done.stderr.replace("│", " ").split()).replace(" ", "")
     assert named.replace("SCENARIO has", f"{two_routes} has").replace(" ", "") in said
+
+
+def test_settings_of_a_group_that_do_not_go_together_are_bad_input(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What starts a scheduler again that failed, as systemd does, does not try for ever."""
+    monkeypatch.setenv("ANABRANCH_TOKEN", "t")
+    done = anabranch("scheduler", "--sites", "a,b", "--least-sites", "3")
+    assert done.returncode == 2
+    assert "error: least_sites is 3, and there are 2 sites" in done.stderr
 
 
 def test_the_links_of_an_overlay_have_their_own_rates() -> None:

@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from anabranch import __version__
 from anabranch._text import say, visible
 from anabranch.emulate import EmulationError
+from anabranch.group._checks import ServiceError
 from anabranch.net.errors import NetError
 from anabranch.overlay import Overlay, OverlayError
 from anabranch.plan import PlanError
@@ -68,6 +69,7 @@ def main() -> NoReturn:
         OverlayError,
         PlanError,
         ScenarioError,
+        ServiceError,
         LogError,
         EmulationError,
         CheckpointError,

@@ -275,6 +275,10 @@ def _service(
             updates=updates,
             model_elements=None if model_mb is None else max(1, round(model_mb * 1e6 / 4)),
         )
+    if updates != 1:
+        raise typer.BadParameter(
+            "--updates is for --pace; a group without one ends when its sites leave"
+        )
     if model_mb is not None:
         raise typer.BadParameter(
             "--model-mb is for --pace; a group without one plans for the size of each exchange"

@@ -64,6 +64,10 @@ _WORDS: dict[str, tuple[str, ...]] = {
 }
 
 
+class ServiceError(ValueError):
+    """What a group is to be served with does not fit together; the message names the setting."""
+
+
 def check_values(service: Service, serving: type, machines: type) -> None:
     """Check each value by itself, of a group's service or of a scenario's.
 
@@ -107,7 +111,7 @@ def check(service: Service, plan: Plan, has_journal: bool) -> None:
         has_journal: whether the scheduler keeps one.
 
     Raises:
-        ValueError: a setting that does not fit the others, or that scenarios alone support.
+        ServiceError: a setting that does not fit the others, or that scenarios alone support.
     """
     serving = service.serving
     for answer, is_given in (
@@ -117,37 +121,37 @@ def check(service: Service, plan: Plan, has_journal: bool) -> None:
         ("serving.look_every_s", serving.look_every_s is not None),
     ):
         if is_given:
-            raise ValueError(
+            raise ServiceError(
                 f"{answer} is for the sites of a scenario, which `anabranch site` starts; leave it "
                 "out of a group's service"
             )
     if service.merge.weighs_data:
-        raise ValueError(
+        raise ServiceError(
             f"merge: {tag_of(service.merge)} asks how many samples sites hold; leave it out, and "
             "let each site say what its update counts, push(weight=...), or its model, "
             "gossip(weight=...)"
         )
     if service.chunk_elements and service.least_chunk_elements != LEAST_CHUNK_ELEMENTS:
-        raise ValueError(
+        raise ServiceError(
             "least_chunk_elements is of chunks whose size follows the buffer and the plan, and "
             "chunk_elements gives all chunks one; leave one of them out"
         )
     if service.on_loss == "abort" and service.least_sites != LEAST_SITES:
-        raise ValueError(
+        raise ServiceError(
             'least_sites: on_loss = "abort" ends the group at the first loss; give on_loss = '
             '"complete" or "retry", or leave least_sites out'
         )
     if service.least_sites > max(2, service.overlay.size):
-        raise ValueError(
+        raise ServiceError(
             f"least_sites is {service.least_sites}, and there are {service.overlay.size} sites"
         )
     _check_beginning(service)
     if service.gossip is not None:
         check_gossips(service.pace, service.merge, service.begin_with)
         if has_journal:
-            raise ValueError(NO_JOURNAL)
+            raise ServiceError(NO_JOURNAL)
         if service.stop.rounds is not None:
-            raise ValueError(
+            raise ServiceError(
                 "stop.rounds: sites that gossip hold no rounds; let each leave its loop after so "
                 "many steps, or give stop.after_s"
             )
@@ -159,14 +163,14 @@ def _check_beginning(service: Service) -> None:
     if begin_with is None:
         return
     if service.on_loss == "abort":
-        raise ValueError(
+        raise ServiceError(
             'begin_with is not for a group that a loss ends; give on_loss = "complete" or "retry", '
             "or leave begin_with out"
         )
     if begin_with > sites:
-        raise ValueError(f"begin_with is {begin_with}, and there are {sites} sites")
+        raise ServiceError(f"begin_with is {begin_with}, and there are {sites} sites")
     if begin_with < service.least_sites and sites >= service.least_sites > 2:
-        raise ValueError(
+        raise ServiceError(
             f"begin_with is {begin_with}, and with fewer than least_sites = {service.least_sites} "
             "the group ends; give begin_with as many at least, or leave one of them out"
         )
@@ -176,7 +180,7 @@ def check_unserved(load: AnyLoad, serve: Serve, updates: int, batch_size: int) -
     """Check that what only a served model has is not given where none is served.
 
     Raises:
-        ValueError: it is; names it.
+        ServiceError: it is; names it.
     """
     for name, value, usual in (
         ("load", load, EqualBatches()),
@@ -185,43 +189,43 @@ def check_unserved(load: AnyLoad, serve: Serve, updates: int, batch_size: int) -
         ("batch_size", batch_size, 0),
     ):
         if value != usual:
-            raise ValueError(f"{name} is of a served model; give a pace, or leave it out")
+            raise ServiceError(f"{name} is of a served model; give a pace, or leave it out")
 
 
 def _check_served(service: Service, plan: Plan) -> None:
     serve, load = service.serving.serve, service.load
     names = [site.name for site in service.overlay.sites]
     if unknown := [name for name in serve.only if name not in names]:
-        raise ValueError(
+        raise ServiceError(
             f"serve.only: there is no site {unknown[0]!r}; the sites are {', '.join(names)}"
         )
     if not service.workers:
-        raise ValueError("serve.only: it names all sites, so none computes; leave one out")
+        raise ServiceError("serve.only: it names all sites, so none computes; leave one out")
     if service.pace is None:
         check_unserved(load, serve, service.updates, service.batch_size)
         if service.serving.last_to != "all":
-            raise ValueError("serving.last_to is of a served model; give a pace, or leave it out")
+            raise ServiceError("serving.last_to is of a served model; give a pace, or leave it out")
         if service.merge != Mean() and service.gossip is None:
-            raise ValueError(
+            raise ServiceError(
                 "merge is of a served model, or of sites that gossip; give a pace or gossip"
             )
         if plan.groups:
-            raise ValueError(
+            raise ServiceError(
                 "a forest's trees push to a model that is served, each at its own pace; give a "
                 "pace, such as asp, or another route"
             )
         return
     if isinstance(service.deal, Adaptive):
-        raise ValueError(
+        raise ServiceError(
             "deal: where the model is served, its chunks stay with their trees; leave it out"
         )
     if service.stop.rounds is not None:
-        raise ValueError(
+        raise ServiceError(
             "stop.rounds: a served model ends after so many updates of each worker; give updates, "
             "and leave it out"
         )
     if isinstance(load, TunedBatches) and not 1 <= service.batch_size <= load.most:
-        raise ValueError(
+        raise ServiceError(
             f"batch_size is {service.batch_size}, must be in 1..{load.most} (load.most): "
             "the slowest worker's batch has so many samples"
         )
@@ -230,28 +234,28 @@ def _check_served(service: Service, plan: Plan) -> None:
         has_within = isinstance(route, ForestRoute) and route.within is not None
         looks = service.awareness if isinstance(route, ForestRoute) else None
         if why := forest_misfit(has_within, serve, looks):
-            raise ValueError(why)
+            raise ServiceError(why)
     why = misfit(service.pace, service.merge, serve, bool(plan.groups))
     why = why or groups_misfit(plan, service.workers, names)
     if why is not None:
-        raise ValueError(why)
+        raise ServiceError(why)
 
 
 def check_gossips(pace: AnyPace | None, merge: AnyMerge, begin_with: int | None) -> None:
     """Check that a group can gossip, with these settings of it.
 
     Raises:
-        ValueError: it cannot; names the setting, and what to do.
+        ServiceError: it cannot; names the setting, and what to do.
     """
     if pace is not None:
-        raise ValueError(
+        raise ServiceError(
             "pace: sites that gossip have no servers, and mix models with neighbours alone; leave "
             "pace or gossip out"
         )
     if begin_with is not None:
-        raise ValueError(
+        raise ServiceError(
             "begin_with: a group that gossips begins with all of its sites, and lets none in "
             "later; leave begin_with or gossip out"
         )
     if (why := unfit_for_letters(merge)) is not None:
-        raise ValueError(why)
+        raise ServiceError(why)

@@ -311,7 +311,7 @@ class Service:
             work: what sites are told on joining; None for what sites of a group are.
 
         Raises:
-            ValueError: settings that do not fit, or that scenarios alone support.
+            ServiceError: settings that do not fit, or that scenarios alone support.
         """
         believed = self.believed()
         first = self.first_plan() if plan is None else plan
