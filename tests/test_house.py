@@ -114,6 +114,11 @@ def test_a_scheduler_is_put_together_in_one_place() -> None:
 
 def test_a_site_starts_in_one_place() -> None:
     assert callers_of("SiteAgent") == ["group/async_group.py"]
+    for part in ("Transport", "ServedModel"):
+        assert callers_of(part) == ["group/_settings.py"]
+    assert callers_of("Meter") == ["site/meter.py"]
+    assert callers_of("Gossips") == ["group/gossip.py"]
+    assert callers_of("Settings") == ["group/service.py"]
 
 
 def test_a_run_is_served_to_its_end_in_one_place() -> None:

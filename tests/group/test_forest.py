@@ -17,7 +17,7 @@ import torch
 import anabranch
 from anabranch import Group
 from anabranch import plan as plans
-from anabranch.group import Service, _settings
+from anabranch.group import Service
 from anabranch.group.async_group import AsyncGroup, Door, Hears, Ports, join
 from anabranch.group.service import Serving
 from anabranch.learn.optimisers import Sgd
@@ -38,7 +38,6 @@ from anabranch.sim.machine import Machine
 from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import Transport
 from anabranch.site.control import RoundsOver
-from anabranch.site.serving import ServedModel
 
 from ..every import every
 from .virtual import CONTROL_S, Log
@@ -231,16 +230,11 @@ class Trained:
         door = Door(self._address, name, "token", (network.sites[site].name, 0))
         group = await join(Ports(network.control(site), network.lanes(site)), door, Hears(refused))
         try:
-            settings = _settings.loads(group.welcome.work)
             model = np.ones(self._elements, np.float32)
-            model_served = ServedModel(
-                model, Sgd(1.0).start, settings.workers, settings.added_up, comes_later=True
-            )
-            meter = None if settings.measuring is None else settings.measuring.meter()
+            served = group.settings.served_model(model, Sgd(1.0).start, comes_later=True)
             chunk, most = self._elements // 8, self._elements
-            transport = Transport(chunk, most, 1 << 20, auxiliary=settings.auxiliary)
-            lanes = network.lanes(site)
-            await group.start(transport, lanes, meter, model_served, len(model))
+            transport = Transport(chunk, most, 1 << 20, auxiliary=group.settings.auxiliary)
+            await group.start(transport, network.lanes(site), served, len(model))
             await group.serve_alike(model, ["sgd"])
             await self._train(group, site, model)
             await group.leave()

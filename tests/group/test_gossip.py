@@ -27,7 +27,7 @@ from anabranch.group.async_group import AsyncGroup
 from anabranch.group.gossip import GossipRun, gossips_of
 from anabranch.learn.averaging import Average
 from anabranch.learn.local_steps import LocalSteps
-from anabranch.merge import Fairness, Median, Staleness
+from anabranch.merge import Fairness, Mean, Median, Staleness
 from anabranch.net.network import Network
 from anabranch.overlay import Overlay
 from anabranch.pace import Asp
@@ -357,8 +357,7 @@ def test_a_site_that_is_lost_before_the_start_is_not_waited_for(
                 await group.fail(RuntimeError("no data here"))
                 return False
             await asyncio.sleep(makes_s[group.index])
-            gossip = Gossip(most_ahead=1)
-            gossips = gossips_of(gossip, None, group.index, model, 1024, Wire.FLOAT32, 1.0)
+            gossips = gossips_of(group.settings, group.index, model, Wire.FLOAT32, 1.0)
             await group.start(Transport(1024, 1024, 1 << 20), lanes, gossips=gossips)
             return True
 
@@ -380,7 +379,7 @@ def test_a_site_that_is_lost_before_the_start_is_not_waited_for(
         done, _ = await gossip.finish(mean)
         return len(done.members)
 
-    service = Service(virtual.complete(3), awareness=None, gossip=Gossip())
+    service = Service(virtual.complete(3), awareness=None, gossip=Gossip(most_ahead=1))
     start = start_with(np.zeros(3, np.float32))
     assert virtual.run(program, program, program, service=service, start=start) == [2, 2, None]
 
@@ -388,9 +387,11 @@ def test_a_site_that_is_lost_before_the_start_is_not_waited_for(
 def test_letters_of_a_model_that_is_behind_count_less_where_the_merge_rule_says_so() -> None:
     def made(site: int, value: float, merge: Any) -> Letters:
         model = np.full(4, value, np.float32)
-        return gossips_of(Gossip(rule="plain"), merge, site, model, 4, Wire.FLOAT32, 1.0).letters
+        service = Service(OVERLAY, gossip=Gossip(rule="plain"), merge=merge)
+        settings = service.settings(may_be_restarted=False)
+        return gossips_of(settings, site, model, Wire.FLOAT32, 1.0).letters
 
-    for merge, counts in ((None, 1.0), (Staleness(a=1.0), 0.25)):
+    for merge, counts in ((Mean(), 1.0), (Staleness(a=1.0), 0.25)):
         sender, receiver = made(0, 1.0, merge), made(1, 0.0, merge)
         receiver.steps = 3
         (sent,) = sender.write([1])
@@ -425,7 +426,7 @@ def test_what_gossip_does_not_go_with_is_named(given: dict[str, Any], said: str)
 
 def test_the_merge_rule_and_the_gossip_reach_the_sites() -> None:
     service = Service(OVERLAY, gossip=Gossip(most_ahead=7), merge=Staleness(a=0.5))
-    told = loads(dumps(service._settings(may_be_restarted=False)))
+    told = loads(dumps(service.settings(may_be_restarted=False)))
     assert (told.gossip, told.merge) == (Gossip(most_ahead=7), Staleness(a=0.5))
     alone = replace(service, gossip=None)
     with (

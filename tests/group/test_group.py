@@ -1312,19 +1312,18 @@ def test_a_scheduler_that_is_not_there_is_named() -> None:
 def test_sites_are_told_how_many_chunks_auxiliary_paths_take() -> None:
     asked = Auxiliary(primary_busy_bound=1, auxiliary_queue_length=5, when_full="primary")
     service = anabranch.Service(overlay_of(SITES), auxiliary=asked)
-    told = _settings.loads(_settings.dumps(service._settings(may_be_restarted=False)))
+    told = _settings.loads(_settings.dumps(service.settings(may_be_restarted=False)))
     assert told.auxiliary == asked
 
 
 def test_sites_are_told_how_to_measure_and_no_more_of_awareness() -> None:
     asked = Passive(estimator="chunk-mean", probe_chunks=7, update_time_s=2.0)
     service = anabranch.Service(overlay_of(SITES), awareness=asked)
-    told = _settings.loads(_settings.dumps(service._settings(may_be_restarted=False)))
-    assert told.measuring == asked.measuring(service.least_chunk_elements)
-    assert told.measuring.probe_bytes == service.least_chunk_elements  # a quarter, of 4 bytes each
+    told = _settings.loads(_settings.dumps(service.settings(may_be_restarted=False)))
+    assert told.measuring == asked.measuring()
     assert told.measuring.report_interval_s == 0.5
     unaware = anabranch.Service(overlay_of(SITES), awareness=None)
-    assert unaware._settings(may_be_restarted=False).measuring is None
+    assert unaware.settings(may_be_restarted=False).measuring is None
 
 
 def test_a_model_is_broadcast_with_buffers_of_any_type(groups: tuple[Group, ...]) -> None:

@@ -92,7 +92,7 @@ def test_the_silence_that_is_asked_for_counts_also_where_the_group_ends_with_a_l
     on_loss: Literal["complete", "abort"],
 ) -> None:
     service = anabranch.Service(_complete(2), awareness=None, on_loss=on_loss)
-    usual_s = service._settings(may_be_restarted=False).silence_s
+    usual_s = service.settings(may_be_restarted=False).silence_s
     assert usual_s == (2.0 if on_loss == "complete" else None)
     asked = replace(service, silence_s=30.0)
-    assert asked._settings(may_be_restarted=False).silence_s == 30.0
+    assert asked.settings(may_be_restarted=False).silence_s == 30.0

@@ -70,8 +70,9 @@ def test_a_served_model_is_cut_alike_at_every_way_in(
     given = msgspec.structs.replace(given, route=route, chunk_elements=most)
     service = Service(FAST, route, pace=Asp(), updates=1, chunk_elements=most)
     plan = service.first_plan()
-    told = loads_settings(dumps_settings(service._settings(may_be_restarted=False)))
-    cut = {told.chunk_elements(elements), given.chunk_elements_of(elements)}
+    told = loads_settings(dumps_settings(service.settings(may_be_restarted=False)))
+    cut = {told.chunk_elements(elements)}
     for each in (service, service_of(given, FAST, cores=0.1)):
+        cut.add(each.settings(may_be_restarted=False).chunk_elements(elements))
         cut.add(each.run_started(elements, plan).chunk_elements)
     assert len(cut) == 1

@@ -11,7 +11,7 @@ from anabranch.overlay import Overlay, random_complete
 from anabranch.plan import Plan
 from anabranch.record import events
 from anabranch.run.checkpoints import WHOLE, Files
-from anabranch.run.control import check_journal, service_of, work_of
+from anabranch.run.control import check_journal, job_of, service_of
 from anabranch.run.scenario import Scenario, ScenarioError, loads
 from anabranch.run.simulate import _SimulatedWorld
 from anabranch.run.site import take_part
@@ -68,13 +68,13 @@ async def run(given: Scenario, overlay: Overlay, killed_s: float, away_s: float)
     assert isinstance(loop, VirtualLoop)
     network = SimulatedNetwork(loop, overlay, seed=1, control_latency_s=0.005)
     service, log, journal = service_of(given, overlay), Log(), Journal(loop)
-    work = work_of(given, WHOLE, service.away_s)
+    job = job_of(given, WHOLE)
     schedulers: list[Scheduler] = []
 
     async def start() -> tuple[str, int]:
         with network.scheduler.in_process():
             control = network.control(None)
-            schedulers.append(service.scheduler(control, "t", log, journal, work=work))
+            schedulers.append(service.scheduler(control, "t", log, journal, job_json=job))
             return await schedulers[-1].listen(("scheduler", 0))
 
     address = await start()

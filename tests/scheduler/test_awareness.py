@@ -23,7 +23,7 @@ def test_sites_measure_as_the_estimator_says() -> None:
     paper = Passive(estimator="chunk-mean", probe_chunks=2)
     rates = []
     for awareness in (paper, Passive(estimator="chunk-mean", probe_chunk_elements=300), Passive()):
-        meter = awareness.measuring(chunk_elements=1000).meter()
+        meter = awareness.measuring().meter(chunk_elements=1000)
         for k in range(40):
             arrival = Arrival(sent_s=float(k), received_s=k + 1.5, size_bytes=1000, backlogged=True)
             meter.arrived(1, arrival)

@@ -399,7 +399,7 @@ async def test_plans_that_are_made_again_do_not_lead_over_those_that_have_not_co
         believed,
         plan,
         chunk_elements=2000,
-        meter=lambda: passive.measuring(2000).meter(),
+        meter=lambda: passive.measuring().meter(2000),
         repairs=Repairs(plan_of, 2, 3),
         awareness=passive.awareness(plan, plan_of, search, lambda elements: 2000, believed),
         joining=range(3),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,7 @@ class Restartable:
             repairs=Repairs(plan_of, 2, begin_with),
             joining=range(begin_with or size),
             journal=journal,
-            meter=Passive().measuring(512).meter if measures else None,
+            meter=partial(Passive().measuring().meter, 512) if measures else None,
             awareness=awareness_of(overlay) if measures else None,
         )
         for agent in cluster.agents:

@@ -86,15 +86,7 @@ class ModelGossip:
         self._weight = weight_of(weight)
         self._weight_in_mean = weight_in_mean(how, self._weight)
         self._model: Floats = np.empty(self._tensors.elements, np.float32)
-        gossips = gossips_of(
-            how,
-            settings.merge,
-            site.index,
-            self._model,
-            settings.chunk_elements(len(self._model)),
-            self._wire,
-            self._weight,
-        )
+        gossips = gossips_of(settings, site.index, self._model, self._wire, self._weight)
         self._run: GossipRun = calls.run(self._begin(gossips, period, beside))
         self._buffers = Buffers(self._find_buffers)
 

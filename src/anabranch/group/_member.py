@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from anabranch import plan as plans
 from anabranch._text import say
-from anabranch.group import _exit, _settings
+from anabranch.group import _exit
 from anabranch.group._packed import MOST_COUNTED
 from anabranch.group._served_memory import ServedMemory
 from anabranch.group._thread import LoopThread
@@ -27,18 +27,17 @@ from anabranch.net.frames import CONTROL_LIMITS
 from anabranch.net.silence import LANE_HEARTBEAT_S
 from anabranch.net.tcp import CONTROL_SILENCE_S, LANE_SILENCE_S, TcpNetwork, lane_network
 from anabranch.net.tls import Credentials
-from anabranch.site.agent import Gossips, Transport
-from anabranch.site.arithmetic import Floats
+from anabranch.site.agent import Gossips
 from anabranch.site.collectives import RunEnded
 from anabranch.site.control import RoundsOver
 from anabranch.site.meter import Meter
 from anabranch.site.neighbourhood import LIMITS as DATA_LIMITS
-from anabranch.site.partition import Mixing
 from anabranch.site.reduction import weight_of
 from anabranch.site.serving import ServedModel
 
 if TYPE_CHECKING:
     from anabranch.group._gossip import ModelGossip
+    from anabranch.group._settings import Settings
 
 T = TypeVar("T")
 
@@ -71,7 +70,6 @@ class Member:
 
     Attributes:
         site: its part, for what runs in the loop.
-        meter: of the links to it; None where they are not measured.
         ended: fails by what ends the group before its time; is cancelled where this site leaves.
         whole: tells of members that are lost while the others go on.
         gossip: the model that gossips, in a group that does, once this site has begun.
@@ -116,12 +114,11 @@ class Member:
         data = TcpNetwork(DATA_LIMITS, credentials=tls, heartbeat_s=LANE_HEARTBEAT_S)
         site = await join(Ports(control, data), door, Hears(_refused, lost=self.whole.lost))
         try:
-            self._settings = _settings.loads(site.welcome.work)
-            site.agent.wait_for_scheduler(self._settings.away_s)
-            self.meter: Meter | None = None
-            if self._settings.gossip_json and site.welcome.is_new:
+            self._settings = site.settings
+            if self._settings.job_json:
                 raise RunAborted(
-                    f"the group goes on without {door.name}: its sites gossip, and none joins later"
+                    "this scheduler runs a scenario, whose sites are started by `anabranch site`; "
+                    "start one for a group by `anabranch scheduler --overlay FILE`"
                 )
             if not self._settings.workers and not self._settings.gossip_json:
                 await self.start(site)
@@ -140,8 +137,6 @@ class Member:
     ) -> None:
         """Take part as a site that exchanges, serves a model, or gossips; in the loop."""
         settings = self._settings
-        if settings.measuring is not None:
-            self.meter = settings.measuring.meter()
         lanes, strands = lane_network(
             DATA_LIMITS,
             site.overlay,
@@ -152,18 +147,16 @@ class Member:
             settings.stillness_s,
         )
         elements = 0 if served is None else len(served.model)
-        transport = Transport(
-            settings.chunk_elements(elements),
-            settings.most_chunk_elements,
-            max(settings.under_way_bytes // 4, settings.most_chunk_elements),
-            strands,
-            settings.auxiliary,
-            kept_elements=settings.under_way_bytes // 4,
-        )
+        transport = settings.transport(elements, strands)
         try:
-            await site.start(transport, lanes, self.meter, served, elements, gossips=gossips)
+            await site.start(transport, lanes, served, elements, gossips=gossips)
         except RoundsOver:
             raise RunAborted("the group has ended, before it let this site in") from None
+
+    @property
+    def meter(self) -> Meter | None:
+        """Of the links to this site; None where they are not measured."""
+        return self.site.meter
 
     @property
     def assumes_rates(self) -> bool:
@@ -282,22 +275,7 @@ class Member:
         averaged, largest = held.averaged_elements, held.largest_elements
         merge = settings.merge
         held.asks_loss = merge is not None and merge.asks_loss
-        mixing = Mixing(averaged_elements=averaged, largest_elements=largest)
-        if merge is not None or settings.mixes != "updates":
-            from anabranch.group.mixing import mixing_of
-            from anabranch.merge import Mean
-
-            mixing = mixing_of(merge or Mean(), settings.mixes, averaged, largest)
-        served = ServedModel(
-            held.model,
-            rule.start,
-            settings.workers,
-            settings.added_up,
-            settings.ahead,
-            asks_norm=merge is not None and merge.asks_norm,
-            mixing=mixing,
-            comes_later=True,
-        )
+        served = settings.served_model(held.model, rule.start, averaged, largest, comes_later=True)
         what = [*what_steps, len(held.model), averaged, largest]
 
         async def serve() -> None:
@@ -314,7 +292,7 @@ class Member:
             return "group.gossip(model, every=...)"
         return "group.serve(parameters, ...)"
 
-    def for_gossip(self) -> _settings.Settings:
+    def for_gossip(self) -> Settings:
         """Return how this group gossips, if this site has not begun.
 
         Raises:
@@ -344,7 +322,7 @@ class Member:
             return False
         served.permission = self.run(self.site.pull())
         served.is_over = served.permission is None
-        if served.is_over and not self.run(self._has_last_model(served.model)):
+        if served.is_over and not self.run(self.site.has_last_model(served.model)):
             _log.warning(
                 "%s: the run is over, and its last model is not sent to this site: the parameters "
                 "hold an earlier one",
@@ -354,11 +332,6 @@ class Member:
             served.write()
         served.pulled_s = self.site.now_s()
         return not served.is_over
-
-    async def _has_last_model(self, model: Floats) -> bool:
-        """Return whether the final model is in this site's memory: it was sent, or served here."""
-        agent = self.site.agent
-        return self.site.index in agent.last_receivers or agent.serves_whole(model)
 
     def push(
         self,

@@ -1,15 +1,25 @@
-"""What a scheduler of a group tells every site on joining."""
+"""What a scheduler tells every site on joining, and the parts that a site is made of by it.
+
+A group's scheduler and a scenario's tell the same: `Service` alone makes it. What differs by site,
+as its model and what it knows of its own buffers, its program gives to the methods.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from anabranch.net.errors import RunAborted
+from anabranch.net.errors import MalformedMessage
 from anabranch.net.silence import STILLNESS_S
 from anabranch.plan import Auxiliary, filling_elements
-from anabranch.site.meter import Measuring
+from anabranch.site.agent import KEPT_ELEMENTS, Transport
+from anabranch.site.arithmetic import Floats
+from anabranch.site.meter import Measuring, Meter
+from anabranch.site.partition import Mixing, Rule
+from anabranch.site.serving import ServedModel
+from anabranch.site.terms import Wire
 
 if TYPE_CHECKING:
     from anabranch.merge import AnyMerge
@@ -17,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the sites of a group send and measure, the same at all of them.
+    """How sites send, measure, serve and gossip, the same at all of them.
 
     Attributes:
         deep: whether the trees are many and deep.
@@ -39,9 +49,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             that ends the group.
         stillness_s: nor one that is silent for less while its kernel answers, seconds.
         away_s: how long a site waits for a scheduler that is gone, at least, seconds.
+        job_json: what the sites of a scenario run, as `run/site.py` reads it; empty in a group,
+            whose sites run programs of their own.
     """
 
-    kind: Literal["group"] = "group"
     deep: bool = False
     least_chunk_elements: int
     most_chunk_elements: int
@@ -58,15 +69,79 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     silence_s: float | None = None
     stillness_s: float = STILLNESS_S
     away_s: float = 0.0
+    job_json: str = ""
 
     def chunk_elements(self, elements: int) -> int:
         """Return the most elements of a chunk of a model, else the least that buffers have.
 
         Args:
-            elements: of the model that is served, or that gossips; 0 where there is none.
+            elements: of the model that is served or gossips, or of a scenario's buffer; 0 where
+                that is not known.
         """
         filling = filling_elements(elements, self.deep) if elements else 0
         return min(max(filling, self.least_chunk_elements), self.most_chunk_elements)
+
+    def transport(
+        self, elements: int = 0, strands: int = 1, room_elements: int | None = None
+    ) -> Transport:
+        """Return how a site's lanes send.
+
+        Args:
+            elements: see ``chunk_elements``.
+            strands: connections of each lane.
+            room_elements: of data that may come before its exchange has begun here, where the
+                program knows how much can; None for as much as may be under way.
+        """
+        most, kept = self.most_chunk_elements, KEPT_ELEMENTS
+        if room_elements is None:
+            kept = self.under_way_bytes // 4
+            room_elements = max(kept, most)
+        chunk = self.chunk_elements(elements)
+        return Transport(chunk, most, room_elements, strands, self.auxiliary, kept)
+
+    def meter(self, elements: int = 0) -> Meter | None:
+        """Return what measures the links to a site; None where none are measured.
+
+        Args:
+            elements: see ``chunk_elements``.
+        """
+        if self.measuring is None:
+            return None
+        return self.measuring.meter(self.chunk_elements(elements))
+
+    def served_model(
+        self,
+        model: Floats,
+        make_rule: Callable[[int], Rule] | None,
+        averaged_elements: int = 0,
+        largest_elements: int = 0,
+        wire: Wire = Wire.FLOAT32,
+        comes_later: bool = False,
+    ) -> ServedModel:
+        """Return how a model is served.
+
+        Args:
+            model, make_rule, wire, comes_later: see :class:`ServedModel`.
+            averaged_elements, largest_elements: see :class:`Mixing`.
+        """
+        merge = self.merge
+        mixing = Mixing(averaged_elements=averaged_elements, largest_elements=largest_elements)
+        if merge is not None or self.mixes != "updates":
+            from anabranch.group.mixing import mixing_of
+            from anabranch.merge import Mean
+
+            mixing = mixing_of(merge or Mean(), self.mixes, averaged_elements, largest_elements)
+        return ServedModel(
+            model,
+            make_rule,
+            self.workers,
+            self.added_up,
+            self.ahead,
+            wire,
+            asks_norm=merge is not None and merge.asks_norm,
+            mixing=mixing,
+            comes_later=comes_later,
+        )
 
     @property
     def merge(self) -> AnyMerge | None:
@@ -100,12 +175,9 @@ def loads(text: str) -> Settings:
     """Read what ``dumps`` wrote.
 
     Raises:
-        RunAborted: it is something else: the scheduler runs a scenario.
+        MalformedMessage: it is something else; says what is wrong.
     """
     try:
         return _decoder.decode(text)
-    except msgspec.DecodeError:
-        raise RunAborted(
-            "this scheduler runs a scenario, whose sites are started by `anabranch site`; start "
-            "one for a group by `anabranch scheduler --overlay FILE`"
-        ) from None
+    except msgspec.DecodeError as error:
+        raise MalformedMessage(f"the scheduler's settings: {error}") from None

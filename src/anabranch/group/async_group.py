@@ -22,6 +22,7 @@ import msgspec
 
 from anabranch import overlay as overlays
 from anabranch import plan as plans
+from anabranch.group import _settings
 from anabranch.group.hand_over import HandedOver, Offer, hand_over
 from anabranch.net.addresses import ListenAt
 from anabranch.net.errors import PeerError, RunAborted
@@ -122,6 +123,7 @@ async def join(ports: Ports, door: Door, hears: Hears | None = None) -> AsyncGro
     Raises:
         LinkError: the scheduler cannot be reached.
         RunAborted: it refused this site, or the run ended before it began; or ``gives_up`` said so.
+            Or sites gossip, and this one comes later.
         PeerError: what listens there is no scheduler, or one end does not trust the other.
         ValueError: other sites would not find this one where it listens.
     """
@@ -141,7 +143,13 @@ async def join(ports: Ports, door: Door, hears: Hears | None = None) -> AsyncGro
     )
     try:
         joining = agent.join(door.scheduler, door.patience_s, door.say)
-        return AsyncGroup(agent, await _unless(door.gives_up, joining))
+        group = AsyncGroup(agent, await _unless(door.gives_up, joining))
+        agent.wait_for_scheduler(group.settings.away_s)
+        if group.settings.gossip_json and group.welcome.is_new:
+            raise RunAborted(
+                f"the group goes on without {door.name}: its sites gossip, and none joins later"
+            )
+        return group
     except BaseException as error:
         if isinstance(error, Exception):
             await agent.fail(error)
@@ -159,6 +167,8 @@ class AsyncGroup:
     Attributes:
         agent: see above; what a program asks it beside calls.
         welcome: see above.
+        settings: how all sites send, measure, serve and gossip.
+        meter: of the links to this site; None where they are not measured, and before ``start``.
         index: this site's place in the overlay.
         overlay: the sites and the links between them.
         names: of all sites, by index.
@@ -168,6 +178,8 @@ class AsyncGroup:
     def __init__(self, agent: SiteAgent, welcome: Welcome) -> None:
         self.agent = agent
         self.welcome = welcome
+        self.settings = _settings.loads(welcome.work)
+        self.meter: Meter | None = None
         self.index = welcome.site
         self.overlay = overlays.loads(welcome.overlay_toml)
         self.names = [site.name for site in self.overlay.sites]
@@ -196,14 +208,18 @@ class AsyncGroup:
         self,
         transport: Transport,
         lanes: Network,
-        meter: Meter | None = None,
         served: ServedModel | None = None,
         elements: int = 0,
         samples: int = 0,
         gossips: Gossips | None = None,
     ) -> None:
-        """Wait until every site is ready; see :meth:`anabranch.site.agent.SiteAgent.start`."""
-        await self.agent.start(transport, lanes, meter, served, elements, samples, gossips)
+        """Wait until every site is ready; see :meth:`anabranch.site.agent.SiteAgent.start`.
+
+        What is made by the group's settings, they make: see
+        :meth:`anabranch.group._settings.Settings.transport` and those beside it.
+        """
+        self.meter = self.settings.meter(elements)
+        await self.agent.start(transport, lanes, self.meter, served, elements, samples, gossips)
         self.has_started = True
 
     # --- exchanges; those whose end a program tells itself are the agent's, as gatherings are
@@ -290,6 +306,10 @@ class AsyncGroup:
             if self.index in self.agent.last_receivers:
                 await self.agent.last_model()
             return None
+
+    async def has_last_model(self, model: Floats) -> bool:
+        """Return whether the final model is in this site's memory: it was sent, or served here."""
+        return self.index in self.agent.last_receivers or self.agent.serves_whole(model)
 
     # --- what a site tells of itself, and its end
 

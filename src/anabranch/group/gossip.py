@@ -28,6 +28,7 @@ from anabranch.site.letters import Letters
 from anabranch.site.terms import Wire
 
 if TYPE_CHECKING:
+    from anabranch.group._settings import Settings
     from anabranch.merge import AnyMerge
 
 T = TypeVar("T")
@@ -36,29 +37,22 @@ _DRAWS = 0x605519  # tells the draws of neighbours from other draws of the same 
 
 
 def gossips_of(
-    gossip: Gossip,
-    merge: AnyMerge | None,
-    site: int,
-    model: Floats,
-    chunk_elements: int,
-    wire: Wire,
-    weight: float,
-    seed: int = 0,
+    settings: Settings, site: int, model: Floats, wire: Wire, weight: float, seed: int = 0
 ) -> Gossips:
     """Return how a site gossips.
 
     Args:
-        gossip: as every site does.
-        merge: what a letter counts, by the steps that it is behind; None: as much as any other.
+        settings: how every site does, and what a letter counts, by the steps that it is behind.
         site: which.
         model: shape (elements,), its memory: letters are of it, and change it.
-        chunk_elements: of a chunk of a letter, at most.
         wire: how letters travel.
         weight: of this site's model beside others', > 0.
         seed: of the draws of neighbours.
     """
-    chunks = bounds(len(model), -(-len(model) // chunk_elements))
-    letters = Letters(site, model, chunks, wire, weight, gossip.rule, _counts(merge))
+    gossip = settings.gossip
+    assert gossip is not None
+    chunks = bounds(len(model), -(-len(model) // settings.chunk_elements(len(model))))
+    letters = Letters(site, model, chunks, wire, weight, gossip.rule, _counts(settings.merge))
     return Gossips(gossip, letters, np.random.default_rng((seed, _DRAWS, site)))
 
 

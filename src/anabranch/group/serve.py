@@ -69,14 +69,14 @@ class Program:
     """What the sites of a scenario run; those of a group have programs of their own.
 
     Args:
-        work: what sites are told on joining.
+        job_json: what they run, as they read it.
         plan: the first.
         first: makes the first event of the log.
         began: called when the run begins, and when a scheduler that was started again is back in
             it: with the scheduler, and its log.
     """
 
-    work: str
+    job_json: str
     plan: Plan
     first: First
     began: Callable[[Scheduler, RunLog], None]
@@ -162,7 +162,7 @@ async def _serve(
 
         run_log = RunLog(log, program.first, console, begin)
         scheduler = service.scheduler(
-            network, process.token, run_log, journal, program.plan, program.work
+            network, process.token, run_log, journal, program.plan, program.job_json
         )
     is_interrupted = False
 

@@ -297,7 +297,7 @@ class Service:
         log: Log,
         journal: Journal | None = None,
         plan: Plan | None = None,
-        work: str | None = None,
+        job_json: str = "",
     ) -> Scheduler:
         """Return a scheduler, in the running loop.
 
@@ -308,16 +308,15 @@ class Service:
             journal: where it writes down what it needs to find its group again when it is started
                 again; None where the group ends with it.
             plan: the first, where it was made before; see ``first_plan``.
-            work: what sites are told on joining; None for what sites of a group are.
+            job_json: what the sites of a scenario run; empty for a group.
 
         Raises:
             ServiceError: settings that do not fit, or that scenarios alone support.
         """
         believed = self.believed()
         first = self.first_plan() if plan is None else plan
-        if work is None:
+        if not job_json:
             check(self, first, journal is not None)
-        told = dumps(self._settings(journal is not None)) if work is None else work
         reforming = self._reforming(first, believed)
         awareness: Awareness | None = None
 
@@ -346,7 +345,7 @@ class Service:
             self.overlay,
             first,
             token,
-            told,
+            dumps(self.settings(journal is not None, job_json)),
             chunking,
             log,
             awareness,
@@ -437,11 +436,12 @@ class Service:
             stillness_s=self.stillness_s,
         )
 
-    def _settings(self, may_be_restarted: bool) -> Settings:
-        """Return what sites of a group are told on joining.
+    def settings(self, may_be_restarted: bool, job_json: str = "") -> Settings:
+        """Return what sites are told on joining.
 
         Args:
             may_be_restarted: whether the scheduler has a journal.
+            job_json: see ``scheduler``.
         """
         serve, workers = self.serving.serve, self.workers
         ahead = int(serve.ahead)
@@ -452,9 +452,7 @@ class Service:
             most_chunk_elements=self.chunk_elements or max(MOST_ELEMENTS, least),
             under_way_bytes=_ANY_BYTES if self.under_way_bytes is None else self.under_way_bytes,
             auxiliary=self.auxiliary,
-            measuring=(
-                self.awareness.measuring(least) if isinstance(self.awareness, Passive) else None
-            ),
+            measuring=self.awareness.measuring() if isinstance(self.awareness, Passive) else None,
             assumes_rates=self.assumes_rates,
             workers=0 if self.pace is None else len(workers),
             added_up=() if self.pace is None else added_up(self.pace, workers, ahead),
@@ -465,6 +463,7 @@ class Service:
             silence_s=self._least_silence_s,
             stillness_s=self.stillness_s,
             away_s=self.away_s if may_be_restarted else 0.0,
+            job_json=job_json,
         )
 
 

@@ -63,18 +63,16 @@ WHOLE = Course()
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What the scheduler tells the sites to do.
+    """What the sites of a scenario run; the scheduler tells them beside its settings.
 
     Args:
         scenario: what runs.
         course: which of its rounds.
-        away_s: how long a site waits for a scheduler that is gone, at least, seconds.
         most_strands: connections of a lane; None for what suits its way.
     """
 
     scenario: Scenario
     course: Course = WHOLE
-    away_s: float = 0.0
     most_strands: int | None = None
 
 

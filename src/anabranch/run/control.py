@@ -143,11 +143,8 @@ def run_scheduler(
         _note_faults(log, scheduler, scenario)
 
     program = Program(
-        work=work_of(
-            unheld,
-            course,
-            0.0 if process.journal is None else service.away_s,
-            most_strands(overlay, os.cpu_count() or 1) if emulated else None,
+        job_json=job_of(
+            unheld, course, most_strands(overlay, os.cpu_count() or 1) if emulated else None
         ),
         plan=plan,
         first=first_event(
@@ -262,11 +259,9 @@ def _known_elements(scenario: Scenario, overlay: Overlay) -> int | None:
         raise ScenarioError(f"task.model: {error}") from None
 
 
-def work_of(
-    scenario: Scenario, course: Course, away_s: float = 0.0, most_strands: int | None = None
-) -> str:
-    """Return what sites of a scenario are told on joining; see :class:`Job`."""
-    job = Job(scenario=scenario, course=course, away_s=away_s, most_strands=most_strands)
+def job_of(scenario: Scenario, course: Course, most_strands: int | None = None) -> str:
+    """Return what sites of a scenario run, as JSON; see :class:`Job`."""
+    job = Job(scenario=scenario, course=course, most_strands=most_strands)
     return msgspec.json.encode(job).decode()
 
 

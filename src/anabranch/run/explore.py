@@ -34,7 +34,6 @@ from anabranch.scheduler.run import Abandoned
 from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import Deadlock, run_virtually
 from anabranch.sim.network import SimulatedNetwork
-from anabranch.site.agent import Transport
 from anabranch.site.arithmetic import Flat
 from anabranch.site.collectives import PROMISED_AND_LEFT
 from anabranch.site.control import RoundsOver
@@ -405,14 +404,13 @@ async def _run(
         on_error="abort",
         least_sites=_LEAST_SITES,
         begin_with=len(case.founders),
+        away_s=_AWAY_S,
     )
     first = service.first_plan()  # for no size: many trees for small buffers
 
     async def start_scheduler() -> tuple[str, int]:
         with network.scheduler.in_process():
-            schedulers.append(
-                service.scheduler(network.control(None), _TOKEN, log, journal, first, work="")
-            )
+            schedulers.append(service.scheduler(network.control(None), _TOKEN, log, journal, first))
             return await schedulers[-1].listen(_LISTEN)
 
     address = await start_scheduler()
@@ -436,8 +434,7 @@ async def _run(
             try:
                 group = await join(Ports(control, data), door, hears)
                 agent = group.agent
-                agent.wait_for_scheduler(_AWAY_S)
-                transport = Transport(case.chunk_elements, 4096, 1 << 16)
+                transport = group.settings.transport(room_elements=1 << 16)
                 await group.start(transport, network.lanes(site))
                 if not agent.is_new:
                     how_many += 1

@@ -27,9 +27,9 @@ from anabranch.run.checkpoints import Course, Files, checkpoints_of, plan_course
 from anabranch.run.control import (
     ending_with,
     first_event,
+    job_of,
     note_fault,
     service_of,
-    work_of,
 )
 from anabranch.run.faults import (
     ClockStep,
@@ -192,8 +192,9 @@ class _Simulation:
         self._tasks: list[asyncio.Task[None]] = []
         aborted: RunAborted | None = None
         with self._network.scheduler.in_process():
-            service, work = ending_with(self._service, scenario, plan), work_of(scenario, course)
-            scheduler = service.scheduler(control, _TOKEN, run_log, plan=plan, work=work)
+            service = ending_with(self._service, scenario, plan)
+            job = job_of(scenario, course)
+            scheduler = service.scheduler(control, _TOKEN, run_log, plan=plan, job_json=job)
             self._running = run_log, scheduler
             self._scheduler_at = await scheduler.listen(("scheduler", 0))
             self._tasks += [self._start(site) for site in range(overlay.size)]

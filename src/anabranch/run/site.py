@@ -23,7 +23,6 @@ from anabranch.group._tensors import Tensors
 from anabranch.group.async_group import AsyncGroup, Door, Hears, Ports, join
 from anabranch.group.gossip import GossipRun, gossips_of, weight_in_mean
 from anabranch.group.hand_over import Offer
-from anabranch.group.mixing import mixing_of
 from anabranch.learn.work import State, averaged_elements, check_finite
 from anabranch.net.addresses import ListenAt
 from anabranch.net.errors import EndedWithout, LeftOut, LinkError, PeerError, RunAborted
@@ -31,7 +30,6 @@ from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, ControlNetwork, Network
 from anabranch.net.tcp import STRANDS_INSTEAD
 from anabranch.overlay import Overlay
-from anabranch.pace import added_up
 from anabranch.record import events
 from anabranch.run.attendance import Absence, Attendance
 from anabranch.run.checkpoints import Files, Job, Keeper, leave_weights
@@ -40,16 +38,11 @@ from anabranch.run.held_weights import HeldWeights
 from anabranch.run.local_steps import LocalWork
 from anabranch.run.scenario import Scenario
 from anabranch.run.work import Assignment, Floats, local_work, make_work, servable
-from anabranch.scheduler.awareness import Passive
-from anabranch.scheduler.chunking import MOST_ELEMENTS
-from anabranch.scheduler.paced import Serve
-from anabranch.site.agent import SiteAgent, Transport
+from anabranch.site.agent import SiteAgent
 from anabranch.site.arithmetic import Buffer, Sized, in_one_piece
 from anabranch.site.collectives import ExchangeError, Round
 from anabranch.site.control import RoundsOver
-from anabranch.site.meter import Meter
 from anabranch.site.partition import Rule
-from anabranch.site.serving import ServedModel
 from anabranch.site.terms import Op, Terms, Wire
 
 T = TypeVar("T")
@@ -225,13 +218,12 @@ async def _live(
     group = await join(Ports(world.control, world.data, world.clock_s), door, hears)
     try:
         welcome = group.welcome
-        job = msgspec.json.decode(welcome.work, type=Job)
-        group.agent.wait_for_scheduler(job.away_s)
-        if welcome.is_new and not _comes_back(job.scenario):
+        if not group.settings.job_json:
             raise RunAborted(
-                f"the run goes on without {name}; sites join again where the model is served, "
-                "where sites all-reduce, and in groups (anabranch.join), not where they gossip"
+                "this scheduler serves a group, whose sites run programs of their own, by "
+                "anabranch.join(); start one for a scenario by `anabranch host SCENARIO`"
             )
+        job = msgspec.json.decode(group.settings.job_json, type=Job)
         if past.absence is not None:
             past.absence.taken_in(asyncio.get_running_loop().time())
         site = await _ready(world, group, event_buffer, job, files, past)
@@ -272,7 +264,7 @@ async def _ready(
     past: _Past,
 ) -> _Site:
     """Make the site's work, unless a past incarnation has, and wait until every site is ready."""
-    site, welcome, scenario = group.index, group.welcome, job.scenario
+    site, welcome, settings, scenario = group.index, group.welcome, group.settings, job.scenario
     loop = asyncio.get_running_loop()
     sizes_only = world.sizes_only(scenario)
     overlay, names = group.overlay, group.names
@@ -291,31 +283,21 @@ async def _ready(
     work = assigned.work
     elements = len(work.buffer)
     lanes = world.enter(scenario, overlay, welcome, group.agent.began)
-    chunk_elements = scenario.chunk_elements_of(elements)
     exchanged = elements if steps is None else steps.most_elements
     room = exchanged * (_STATE_TIMES if _comes_back(scenario) else 1)
     strands = min(world.strands, job.most_strands or world.strands)
-    transport = _transport(scenario, exchanged, room, strands)
-    meter = _meter(scenario, chunk_elements)
+    transport = settings.transport(exchanged, strands, room)
     workers = scenario.workers(overlay)
     served, partition = None, None
     if scenario.is_served:
-        ahead = scenario.computes_ahead
         held = servable(work, scenario)
         make_rule: Callable[[int], Rule] | None = None
         if held.make_rule is not None:
+            chunk_elements = settings.chunk_elements(elements)
             partition = HeldWeights(held, group.first_plan, chunk_elements, site)
             make_rule = partition.make_rule
-        served = ServedModel(
-            held.model,
-            make_rule,
-            len(workers),
-            added_up(scenario.pace, workers, int(ahead)),
-            int(ahead),
-            assigned.wire,
-            scenario.merge.asks_norm,
-            mixing_of(scenario.merge, (scenario.serve or Serve()).mixes, averaged_elements(held)),
-        )
+        averaged = averaged_elements(held)
+        served = settings.served_model(held.model, make_rule, averaged, wire=assigned.wire)
     own_share, held_samples = 1.0, 0
     if scenario.clients is not None:
         held_samples = 1  # clients push with what they weigh
@@ -326,18 +308,9 @@ async def _ready(
     gossips = None
     if scenario.gossip is not None and steps is not None:
         model = steps.work.model
-        gossips = gossips_of(
-            scenario.gossip,
-            scenario.merge,
-            site,
-            model,
-            scenario.chunk_elements_of(len(model)),
-            assigned.wire,
-            own_share,
-            scenario.seed,
-        )
+        gossips = gossips_of(settings, site, model, assigned.wire, own_share, scenario.seed)
         own_share = weight_in_mean(scenario.gossip, own_share)
-    await group.start(transport, lanes, meter, served, elements, held_samples, gossips)
+    await group.start(transport, lanes, served, elements, held_samples, gossips)
     if not welcome.is_new:
         group.agent.has_state()
     event_buffer.begin(group, scenario.sample_every_s)
@@ -875,20 +848,6 @@ async def _permitted(site: _Site) -> None:
             site.stepped(update, step)
     if site.index == min(agent.last_receivers, default=None) and site.assigned.learns:
         await site.evaluate(update)
-
-
-def _transport(scenario: Scenario, elements: int, room: int, strands: int) -> Transport:
-    chunk_elements = scenario.chunk_elements_of(elements)
-    most = max(chunk_elements, MOST_ELEMENTS)
-    return Transport(chunk_elements, most, room, strands, scenario.auxiliary)
-
-
-def _meter(scenario: Scenario, chunk_elements: int) -> Meter | None:
-    """Return what measures links, in a run that wants them measured."""
-    awareness = scenario.awareness
-    if not isinstance(awareness, Passive):
-        return None
-    return awareness.measuring(chunk_elements).meter()
 
 
 class _EventBuffer:

@@ -180,8 +180,8 @@ class Passive(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="passive"
         estimator: ``busy-period`` tells the rate from latency and queueing; ``chunk-mean`` is the
             paper's (NetStorm, eq. 14).
         probe_chunk_elements: for ``chunk-mean``: smaller chunks are not measured
-            (PROBE_CHUNK_SIZE); None for a quarter of the largest chunk, in a group of what chunks
-            have at least.
+            (PROBE_CHUNK_SIZE); None for a quarter of the largest chunk: of a scenario's buffer, or
+            of the model that a group serves; in other groups of what chunks have at least.
         probe_chunks: for ``chunk-mean``: how many chunks an estimate is made of (PROBE_CHUNK_NUM).
     """
 
@@ -195,15 +195,11 @@ class Passive(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="passive"
         """Return what is believed of the network before a run."""
         return equal_rates(overlay) if self.start == "equal" else overlay
 
-    def measuring(self, chunk_elements: int) -> Measuring:
-        """Return how each site measures its links.
-
-        Args:
-            chunk_elements: of which ``probe_chunk_elements`` is a quarter if not given.
-        """
+    def measuring(self) -> Measuring:
+        """Return how each site measures its links."""
         return Measuring(
             estimator=self.estimator,
-            probe_bytes=_ELEMENT_BYTES * (self.probe_chunk_elements or max(1, chunk_elements // 4)),
+            probe_elements=self.probe_chunk_elements,
             probe_chunks=self.probe_chunks,
             report_interval_s=self.update_time_s / _REPORTS_AN_UPDATE,
         )

@@ -75,6 +75,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+KEPT_ELEMENTS = 1 << 28
 _ELEMENT_BYTES = 4
 
 
@@ -98,7 +99,7 @@ class Transport:
     room_elements: int
     strands: int = 1
     auxiliary: plans.Auxiliary | None = None
-    kept_elements: int = 1 << 28
+    kept_elements: int = KEPT_ELEMENTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,28 +16,36 @@ from anabranch.net.throughput import (
     Estimator,
 )
 
+_ELEMENT_BYTES = 4
+
 
 class Measuring(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a site measures its links: what the scheduler tells it of a run's awareness.
 
     Attributes:
         estimator: see :class:`anabranch.scheduler.awareness.Passive`.
-        probe_bytes: for ``chunk-mean``: smaller chunks are not measured.
+        probe_elements: for ``chunk-mean``: smaller chunks are not measured; None for a quarter of
+            the largest chunk.
         probe_chunks: for ``chunk-mean``: how many chunks an estimate is made of.
         report_interval_s: how often to report, at most, seconds.
     """
 
     estimator: Literal["busy-period", "chunk-mean"]
-    probe_bytes: int
+    probe_elements: int | None
     probe_chunks: int
     report_interval_s: float
 
-    def meter(self) -> Meter:
-        """Return what measures the links of one site."""
+    def meter(self, chunk_elements: int) -> Meter:
+        """Return what measures the links of one site.
+
+        Args:
+            chunk_elements: of the largest chunk.
+        """
+        probe_bytes = _ELEMENT_BYTES * (self.probe_elements or max(1, chunk_elements // 4))
         return Meter(
             BusyPeriodEstimator
             if self.estimator == "busy-period"
-            else partial(ChunkMeanEstimator, self.probe_bytes, self.probe_chunks),
+            else partial(ChunkMeanEstimator, probe_bytes, self.probe_chunks),
             self.report_interval_s,
         )
 

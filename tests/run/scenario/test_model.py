@@ -60,12 +60,3 @@ def test_chunks_are_small_and_dealt_during_the_round_on_packed_trees_unless_told
     assert given(Packed(), deal=ByShare()).adaptive is None
     assert given(Fapt()).adaptive is None
     assert given(Fapt(), deal=Adaptive(window=5)).adaptive == Adaptive(window=5)
-    assert given(Fapt()).chunk_elements_of(61_000_000) == 1 << 18
-    for elements, chunk_elements in (
-        (100, 1 << 14),
-        (30_000_000, 30_000),
-        (61_000_000, 61_000),
-        (1_000_000_000, 1 << 16),
-    ):
-        assert given(Packed()).chunk_elements_of(elements) == chunk_elements
-        assert given(Packed(), chunk_elements=7).chunk_elements_of(elements) == 7

@@ -18,7 +18,7 @@ from anabranch.merge import AnyMerge, Mean
 from anabranch.overlay import Overlay, is_doubtful_latency
 from anabranch.pace import AnyLoad, AnyPace, Bsp, EqualBatches
 from anabranch.period import AnyPeriod, Every, EveryEpoch, EveryStep, Gossip
-from anabranch.plan import AnyPlanner, Auxiliary, ForestRoute, Packed, filling_elements
+from anabranch.plan import AnyPlanner, Auxiliary, ForestRoute, Packed
 from anabranch.record.events import ReachedBy
 from anabranch.run.faults import Fault, Scripted, script
 from anabranch.run.scenario.tasks import Task
@@ -190,16 +190,6 @@ class Scenario(Table, frozen=True, kw_only=True):
     def routes(self) -> tuple[AnyPlanner, ...]:
         """The routes, each of which is a run of its own."""
         return self.route if isinstance(self.route, tuple) else (self.route,)
-
-    def chunk_elements_of(self, buffer_elements: int) -> int:
-        """Return the most elements of a chunk, in a run with one route and buffers of this size.
-
-        Trees that are deep and many want small chunks, since a chunk's way through them costs time
-        while the pipeline fills; smaller than 64 KiB they cost more to handle than they save.
-        """
-        if self.chunk_elements is not None:
-            return self.chunk_elements
-        return filling_elements(buffer_elements, self.routes[0].deep)
 
     @property
     def adaptive(self) -> Adaptive | None:
