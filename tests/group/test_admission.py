@@ -15,6 +15,7 @@ import anabranch
 from anabranch.group import _local
 from anabranch.group._local import local
 from anabranch.learn.handed_state import Packed
+from anabranch.net.tcp import Networks
 from anabranch.scheduler.deal import ByShare
 
 from ..threads import Threads, at_each
@@ -188,6 +189,26 @@ def test_a_newcomer_that_fails_is_named_to_the_others_and_may_come_again(
     why = "site 2 (site2) failed before it was let in: KeyError: 'no such file'"
     told = [each.getMessage() for each in caplog.records if why in each.getMessage()]
     assert sorted(told) == [f"{name}: {why}; the others go on" for name in names for _ in range(2)]
+
+
+def test_members_take_note_of_where_a_newcomer_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what suits the links, as the congestion control, is not used on the lanes to it."""
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(Networks, "moved", lambda _, site, at: told.append((site, at[1])))
+    service = anabranch.Service(_local._complete(3), awareness=None, deal=ByShare(), begin_with=2)
+    with Threads(3) as pool, _local._serving(service) as (address, token):
+        names = ["site0", "site1"]
+        founders = pool.each(lambda name: anabranch.join(address, name, token=token), names)
+        told.clear()
+        new = anabranch.join(address, "site2", token=token)
+        waiting = pool.submit(new.admit, None)
+        while founders[0].size < 3:
+            pool.each(lambda group: group.admit(b"state"), founders)
+        waiting.result()
+        pool.each(lambda group: group.close(), [*founders, new])
+    ports = [port for site, port in told if site == 2 and port]
+    assert len(ports) >= 2
+    assert len({*ports}) == 1
 
 
 def test_a_sites_index_is_its_place_in_the_overlay_whoever_is_there() -> None:

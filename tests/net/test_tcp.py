@@ -38,15 +38,19 @@ from anabranch.net.messages import (
 from anabranch.net.network import Connection
 from anabranch.net.rings import PIECE_BYTES, RING_BYTES
 from anabranch.net.tcp import (
+    Networks,
     TcpNetwork,
     may_set_congestion_control,
     strands_of,
     wait_closed,
 )
+from anabranch.overlay import Link, Overlay, Site
 
 from .jumping import run_jumping
 
 LIMITS = Limits(message_bytes=1 << 16, payload_bytes=1 << 28)
+WAYS = Link(0, 1, 1e8, latency_s=0.03), Link(1, 0, 1e8, latency_s=0.03)
+PAIR = Overlay("pair", (Site("a"), Site("b")), WAYS)
 CHALLENGE = bytes(range(CHALLENGE_BYTES))
 GREETING = encode_greeting(CHALLENGE)
 # More than the kernel buffers for a peer that does not read.
@@ -803,6 +807,79 @@ def test_a_peer_that_says_nothing_while_its_kernel_answers_is_borne_with_for_lon
         error = str(await caller.closed)
         assert "though its machine answers: the process is stopped, or holds" in error
         assert "for longer than the 1.2 s that are allowed (--stillness)" in error
+        listener.close()
+
+    on_loop(play)
+
+
+@both_ways
+def test_a_listener_takes_connections_with_the_patience_that_it_was_told_since(
+    shares_memory: bool,
+) -> None:
+    async def play() -> None:
+        called, caller = Ear(), Ear()
+        network = TcpNetwork(
+            LIMITS,
+            shares_memory=shares_memory,
+            least_silence_s=0.5,
+            heartbeat_s=0.05,
+            stillness_s=0.5,
+        )
+        listener = await network.listen(("127.0.0.1", 0), called.welcome)
+        network.give_up_after(0.5, stillness_s=60.0)
+        connection = await network.connect(listener.address, caller)
+        connection._liveness.end()  # type: ignore[attr-defined]
+        await asyncio.sleep(20.0)
+        assert not called.closed.done()
+        connection.close()
+        await called.closed
+        listener.close()
+
+    run_jumping(play())
+
+
+def test_lanes_are_borne_with_alike_at_the_end_that_opens_them_and_at_the_other() -> None:
+    async def play() -> None:
+        called, caller = Ear(), Ear()
+        networks = Networks(LIMITS)
+        listener = await networks.data.listen(("127.0.0.1", 0), called.welcome)
+        lanes, _ = networks.lanes(PAIR, 0, [], least_silence_s=0.5, stillness_s=60.0)
+        connection = await lanes.connect(listener.address, caller)
+        connection._liveness.end()  # type: ignore[attr-defined]
+        await asyncio.sleep(30.0)
+        assert not called.closed.done()
+        connection.close()
+        await called.closed
+        listener.close()
+
+    run_jumping(play())
+
+
+@pytest.mark.parametrize(("asked", "chosen"), [(None, "bbr"), ("reno", "reno")])
+def test_lanes_to_a_site_that_comes_later_have_the_congestion_control_that_suits_the_link(
+    asked: str | None, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[str] = []
+    monkeypatch.setattr("anabranch.net.tcp._is_here", lambda connection: False)
+    monkeypatch.setattr(shared_memory, "is_possible", lambda: False)
+
+    def use(connection: socket.socket, name: str) -> bool:
+        used.append(name)
+        return True
+
+    monkeypatch.setattr("anabranch.net.tcp.set_congestion_control", use)
+
+    async def play() -> None:
+        called, caller = Ear(), Ear()
+        networks = Networks(LIMITS)
+        listener = await networks.data.listen(("127.0.0.1", 0), called.welcome)
+        lanes, _ = networks.lanes(PAIR, 0, [("127.0.0.1", 1), ("", 0)], 60.0, 60.0, asked)
+        networks.moved(1, listener.address)
+        used.clear()
+        connection = await lanes.connect(listener.address, caller)
+        assert used == [chosen]
+        connection.close()
+        await called.closed
         listener.close()
 
     on_loop(play)

@@ -23,9 +23,7 @@ from anabranch.group._thread import LoopThread
 from anabranch.group._whole import Whole
 from anabranch.group.async_group import AsyncGroup, Door, Hears, Ports, join
 from anabranch.net.errors import PeerError, RunAborted
-from anabranch.net.frames import CONTROL_LIMITS
-from anabranch.net.silence import LANE_HEARTBEAT_S
-from anabranch.net.tcp import CONTROL_SILENCE_S, LANE_SILENCE_S, TcpNetwork, lane_network
+from anabranch.net.tcp import LANE_SILENCE_S, Networks
 from anabranch.net.tls import Credentials
 from anabranch.site.agent import Gossips
 from anabranch.site.collectives import RunEnded
@@ -85,7 +83,7 @@ class Member:
         # while it is imported there: other sites would give this one up.
         import torch  # noqa: F401
 
-        self._credentials = credentials
+        self._networks = Networks(DATA_LIMITS, credentials)
         self.thread = LoopThread(f"anabranch {door.name}")
         self._closed = False
         self._why = ""  # an error that ended this site's part
@@ -107,12 +105,9 @@ class Member:
         _exit.opened(self)
 
     async def _join(self, door: Door) -> AsyncGroup:
-        tls = self._credentials
-        control = TcpNetwork(
-            CONTROL_LIMITS, least_silence_s=CONTROL_SILENCE_S, credentials=tls, ends_with_way=True
-        )
-        data = TcpNetwork(DATA_LIMITS, credentials=tls, heartbeat_s=LANE_HEARTBEAT_S)
-        site = await join(Ports(control, data), door, Hears(_refused, lost=self.whole.lost))
+        networks = self._networks
+        hears = Hears(_refused, moved=networks.moved, lost=self.whole.lost)
+        site = await join(Ports(networks.control, networks.data), door, hears)
         try:
             self._settings = site.settings
             if self._settings.job_json:
@@ -137,12 +132,10 @@ class Member:
     ) -> None:
         """Take part as a site that exchanges, serves a model, or gossips; in the loop."""
         settings = self._settings
-        lanes, strands = lane_network(
-            DATA_LIMITS,
+        lanes, strands = self._networks.lanes(
             site.overlay,
             site.index,
             site.welcome.addresses,
-            self._credentials,
             settings.silence_s or LANE_SILENCE_S,
             settings.stillness_s,
         )

@@ -31,6 +31,7 @@ from anabranch.net.addresses import is_loopback, show
 from anabranch.net.deadline import Deadline, after, within
 from anabranch.net.errors import LinkError, NetError, PeerError
 from anabranch.net.frames import (
+    CONTROL_LIMITS,
     FrameReader,
     Limits,
     encode_alive,
@@ -757,9 +758,15 @@ class TcpNetwork:
         self._shares_memory = shares_memory and shared_memory.is_possible()
         self._congestion_control = congestion_control or {}
 
-    def give_up_after(self, least_silence_s: float) -> None:
-        """Give peers up after a silence of so much, at least, on connections yet to be made."""
-        self._patience = replace(self._patience, least_silence_s=least_silence_s)
+    def give_up_after(self, least_silence_s: float, stillness_s: float = STILLNESS_S) -> None:
+        """Give peers up after a silence of so much, at least, on connections yet to be made.
+
+        Args:
+            least_silence_s, stillness_s: as for the class.
+        """
+        self._patience = replace(
+            self._patience, least_silence_s=least_silence_s, stillness_s=stillness_s
+        )
 
     async def connect(self, address: Address, receiver: Receiver) -> Connection:
         """See :meth:`anabranch.net.network.Network.connect`."""
@@ -853,10 +860,10 @@ class TcpNetwork:
         listener = _TcpListener()
         credentials = self._credentials
         make_session = None if credentials is None else self._called(credentials)
-        # Who calls makes another connection at once; who is called waits for that.
-        patience = replace(self._patience, ends_with_way=False)
 
         def make() -> _TcpConnection:
+            # The end that called makes another connection at once, and the other waits for that.
+            patience = replace(self._patience, ends_with_way=False)
             return _TcpConnection(
                 welcome, self._limits, patience, listener, make_session=make_session
             )
@@ -907,37 +914,68 @@ def strands_of(controls: Mapping[Address, str]) -> int:
     return _STRANDS_OF_BBR if "bbr" in wanted else 1
 
 
-def lane_network(
-    limits: Limits,
-    overlay: Overlay,
-    site: int,
-    addresses: Sequence[Address],
-    credentials: tls.Credentials | None = None,
-    least_silence_s: float = LANE_SILENCE_S,
-    stillness_s: float = STILLNESS_S,
-) -> tuple[TcpNetwork, int]:
-    """Return the network that a site opens its lanes on, and how many connections each takes.
+class Networks:
+    """The networks of a site that is a process: to the scheduler, and to other sites.
 
     Args:
-        limits: the largest message and payload taken from a peer.
-        overlay: what its links are like.
-        site: whose lanes.
-        addresses: of every site, by index.
+        lane_limits: the largest message and payload taken from another site.
         credentials: for TLS; None for none.
-        least_silence_s: no lane is given up that is silent for less.
-        stillness_s: nor one that is silent for less while its kernel answers.
+
+    Attributes:
+        control: to the scheduler.
+        data: on which other sites reach this one.
     """
-    controls = {
-        address: suits(link)
-        for target, address in enumerate(addresses)
-        if (link := overlay.link(site, target)) is not None
-    }
-    network = TcpNetwork(
-        limits,
-        controls,
-        least_silence_s=least_silence_s,
-        credentials=credentials,
-        heartbeat_s=LANE_HEARTBEAT_S,
-        stillness_s=stillness_s,
-    )
-    return network, strands_of(controls)
+
+    def __init__(self, lane_limits: Limits, credentials: tls.Credentials | None = None) -> None:
+        self._lane_limits = lane_limits
+        self._credentials = credentials
+        self.control = TcpNetwork(
+            CONTROL_LIMITS,
+            least_silence_s=CONTROL_SILENCE_S,
+            credentials=credentials,
+            ends_with_way=True,
+        )
+        self.data = TcpNetwork(lane_limits, credentials=credentials, heartbeat_s=LANE_HEARTBEAT_S)
+        self._suits: dict[int, str] = {}  # congestion controls, by the site that a link leads to
+        self._controls: dict[Address, str] = {}
+
+    def lanes(
+        self,
+        overlay: Overlay,
+        site: int,
+        addresses: Sequence[Address],
+        least_silence_s: float,
+        stillness_s: float,
+        congestion_control: str | None = None,
+    ) -> tuple[TcpNetwork, int]:
+        """Return the network that a site opens its lanes on, and how many connections each takes.
+
+        Args:
+            overlay: what its links are like.
+            site: whose lanes.
+            addresses: of every site, by index; see ``moved``.
+            least_silence_s: no lane is given up that is silent for less, at either end.
+            stillness_s: nor one that is silent for less while its kernel answers.
+            congestion_control: of every lane; None for what suits its link.
+        """
+        # Also of lanes that others open: either end that gives a lane up loses the other site.
+        self.data.give_up_after(least_silence_s, stillness_s)
+        links = (link for link in overlay.links if link.source == site)
+        self._suits = {link.target: congestion_control or suits(link) for link in links}
+        self._controls = {}
+        for target, address in enumerate(addresses):
+            self.moved(target, address)
+        network = TcpNetwork(
+            self._lane_limits,
+            self._controls,
+            least_silence_s=least_silence_s,
+            credentials=self._credentials,
+            heartbeat_s=LANE_HEARTBEAT_S,
+            stillness_s=stillness_s,
+        )
+        return network, strands_of(self._controls)
+
+    def moved(self, site: int, address: Address) -> None:
+        """Take note of where a site is that came later, or came back as another process."""
+        if site in self._suits:
+            self._controls[address] = self._suits[site]

@@ -17,13 +17,11 @@ from typing import TypeVar
 from anabranch.fleet import ComputeModel
 from anabranch.net.addresses import ListenAt
 from anabranch.net.errors import RunAborted
-from anabranch.net.frames import CONTROL_LIMITS
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, ControlNetwork, Network
 from anabranch.net.shaping import Course, ShapedNetwork
-from anabranch.net.silence import LANE_HEARTBEAT_S
 from anabranch.net.stdin import at_end_of_stdin
-from anabranch.net.tcp import CONTROL_SILENCE_S, LANE_SILENCE_S, TcpNetwork, strands_of, suits
+from anabranch.net.tcp import LANE_SILENCE_S, Networks
 from anabranch.net.tls import Credentials
 from anabranch.overlay import Link, Overlay
 from anabranch.run.checkpoints import Files
@@ -126,15 +124,9 @@ class _RealWorld:
         credentials: Credentials | None,
         say: Callable[[str], None] | None,
     ) -> None:
-        self._credentials = credentials
-        self.control: ControlNetwork = TcpNetwork(
-            CONTROL_LIMITS,
-            least_silence_s=CONTROL_SILENCE_S,
-            credentials=credentials,
-            ends_with_way=True,
-        )
-        self._tcp = TcpNetwork(DATA_LIMITS, credentials=credentials, heartbeat_s=LANE_HEARTBEAT_S)
-        self.data: Network = self._tcp
+        self._networks = Networks(DATA_LIMITS, credentials)
+        self.control: ControlNetwork = self._networks.control
+        self.data: Network = self._networks.data
         self.listen = listen
         self.advertise = advertise
         self.patience_s = patience_s
@@ -147,8 +139,6 @@ class _RealWorld:
         self._is_followed = False  # the script, by an earlier incarnation
         # Of the links from this site, by the address that each leads to.
         self._links: dict[Address, tuple[Link, Link | None]] = {}
-        self._controls: dict[Address, str] = {}
-        self._scenario: Scenario
         self._overlay: Overlay
 
     def clock_s(self) -> float:
@@ -159,7 +149,7 @@ class _RealWorld:
     ) -> Network:
         self._site, self._began = welcome.site, began
         self._model = compute_model(scenario, overlay)
-        self._scenario, self._overlay = scenario, overlay
+        self._overlay = overlay
         for site, address in enumerate(welcome.addresses):
             self.moved(site, address)
         if scenario.shaped and self.listen is None:
@@ -168,29 +158,24 @@ class _RealWorld:
                 "to their rates on one; say shaped = false in the scenario"
             )
         wait_s = LANE_SILENCE_S if scenario.wait_s is None else scenario.wait_s
-        self._tcp.give_up_after(wait_s)
         scripted = script_of(scenario, overlay)
         if not self._is_followed:
             self._is_followed = True
             began.add_done_callback(lambda began: self._follow(scripted, began))
         if scenario.shaped:
+            self._networks.data.give_up_after(wait_s)
             return ShapedNetwork(
-                self._tcp,
+                self.data,
                 self._links,
                 scenario.seed,
                 began,
                 lambda link: Course(link_factors(scripted, link)),
                 connect_s=wait_s,
             )
-        self.strands = strands_of(self._controls)
-        return TcpNetwork(
-            DATA_LIMITS,
-            self._controls,
-            least_silence_s=wait_s,
-            stillness_s=wait_s,
-            credentials=self._credentials,
-            heartbeat_s=LANE_HEARTBEAT_S,
+        lanes, self.strands = self._networks.lanes(
+            overlay, welcome.site, welcome.addresses, wait_s, wait_s, scenario.congestion_control
         )
+        return lanes
 
     def _follow(self, scripted: Sequence[Scripted], began: asyncio.Future[float]) -> None:
         """Let what is scripted for this site's process happen to it."""
@@ -209,7 +194,7 @@ class _RealWorld:
         link = self._overlay.link(self._site, site)
         if link is not None:
             self._links[address] = link, self._overlay.link(site, self._site)
-            self._controls[address] = self._scenario.congestion_control or suits(link)
+        self._networks.moved(site, address)
 
     def sizes_only(self, scenario: Scenario) -> bool:
         return False
