@@ -10,6 +10,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from ..test_house import SERVING_FILES
+
 TOKEN = "clients"
 MOST_MODULES, MOST_IMPORTED = 95, 86
 # Of these rooms a client needs a part; of those that are not named, nothing.
@@ -22,7 +24,7 @@ NEEDED = {
     "overlay": {"_model", "_rates", "_toml", "_trace_file"},
     "interop": {"autoload"},  # which PyTorch itself loads
 }
-SERVING = {f"anabranch.group.{each}" for each in ("service", "log", "_serve", "_local")}
+SERVING = {f"anabranch.group.{each}" for each in SERVING_FILES}
 SLOW_LIBRARIES = {"cloudpickle", "cryptography", "jinja2", "networkx", "pandas", "plotly", "pooch"}
 SLOW_LIBRARIES |= {"rich", "scipy", "sklearn", "sqlite3", "typer"}
 
