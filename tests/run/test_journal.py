@@ -9,7 +9,7 @@ import pytest
 
 from anabranch.overlay import Overlay, random_complete
 from anabranch.plan import Plan
-from anabranch.record import events
+from anabranch.record import LogError, events
 from anabranch.run.checkpoints import WHOLE, Files
 from anabranch.run.control import check_journal, job_of, service_of
 from anabranch.run.scenario import Scenario, ScenarioError, loads
@@ -62,16 +62,26 @@ class Log:
         self.events += happened
 
 
-async def run(given: Scenario, overlay: Overlay, killed_s: float, away_s: float) -> Log:
-    """Run with a scheduler that is killed, and started again; return what was written down."""
+async def run(
+    given: Scenario, overlay: Overlay, killed_s: float, away_s: float, again: Scenario | None = None
+) -> Log:
+    """Run with a scheduler that is killed, and started again; return what was written down.
+
+    Args:
+        given: what runs.
+        overlay: its overlay.
+        killed_s: when the scheduler is killed, since the run began.
+        away_s: how long none is there.
+        again: what the second is started with, if not the same.
+    """
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
     network = SimulatedNetwork(loop, overlay, seed=1, control_latency_s=0.005)
     service, log, journal = service_of(given, overlay), Log(), Journal(loop)
-    job = job_of(given, WHOLE)
     schedulers: list[Scheduler] = []
 
-    async def start() -> tuple[str, int]:
+    async def start(told: Scenario = given) -> tuple[str, int]:
+        job = job_of(told, WHOLE)
         with network.scheduler.in_process():
             control = network.control(None)
             schedulers.append(service.scheduler(control, "t", log, journal, job_json=job))
@@ -95,7 +105,7 @@ async def run(given: Scenario, overlay: Overlay, killed_s: float, away_s: float)
     schedulers[0].abandon()
     await asyncio.sleep(away_s)
     network.revive(None)
-    await start()
+    await start(again or given)
     await asyncio.gather(*sites)
     await schedulers[-1].finished()
     return log
@@ -132,6 +142,13 @@ def test_a_run_goes_on_to_its_last_round_and_all_sites_hold_one_model(
     assert every(len(checksums) == 1 for checksums in found.values())
     last = [each for each in log.events if isinstance(each, events.RoundDone)][-SITES:]
     assert {(each.site, each.round) for each in last} == {(site, ROUNDS) for site in range(SITES)}
+
+
+def test_a_scheduler_is_not_started_again_with_another_scenario_than_its_sites_have() -> None:
+    """The sites would go on by the old one, and the log would say that they ran the new one."""
+    given, again = scenario(), scenario(task=TRAIN.replace("0.1", "0.5"))
+    with pytest.raises(LogError, match="sites were told other settings: another scenario"):
+        run_virtually(run(given, OVERLAY, 0.1, 1.0, again))
 
 
 @pytest.mark.parametrize("later_s", [0.0, 0.002, 0.005, 0.008, 0.011])

@@ -335,7 +335,7 @@ class Keeper:
             raise CheckpointError(
                 f"the run goes on after round {course.after_round}, and site {sites[site]} was "
                 f"told {'nothing of that' if files.resume is None else f'--resume {files.resume}'};"
-                " give --resume to the scheduler and to every site, or to none"
+                " where the scheduler has --after-round, give --resume to every site, else to none"
             )
 
     def resume(self, work: Resumable) -> None:

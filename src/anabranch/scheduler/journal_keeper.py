@@ -19,6 +19,7 @@ class JournalKeeper:
 
     Args:
         run: which is remembered.
+        work: what sites are told on joining.
         journal: where to write; None for a run that ends with its scheduler.
         secret: of the run.
         written: what the journal has.
@@ -34,6 +35,7 @@ class JournalKeeper:
     def __init__(
         self,
         run: Run,
+        work: str,
         journal: Journal | None,
         secret: bytes,
         written: bytes,
@@ -41,6 +43,7 @@ class JournalKeeper:
         awareness: Awareness | None = None,
     ) -> None:
         self._run = run
+        self._work_digest = memories.digest(work)
         self._awareness = awareness
         self._journal = journal
         self._secret = secret
@@ -76,6 +79,7 @@ class JournalKeeper:
             self._reserved = channels.latest_exchange + memories.RESERVED
         memory = Memory(
             overlay_toml=overlays.dumps(run.overlay),
+            work_digest=self._work_digest,
             secret=self._secret,
             addresses=run.members.addresses,
             incarnations=run.members.incarnations,

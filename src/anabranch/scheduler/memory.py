@@ -7,6 +7,7 @@ time before any site hears of it.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Protocol
 
 import msgspec
@@ -35,6 +36,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         overlay_toml: the sites and links.
+        work_digest: of what sites were told on joining; see :func:`digest`.
         secret: of the run, from which those of sites are derived.
         addresses, incarnations: of every site, by index; no host where it has not joined.
         lost, cut, relays: see :class:`anabranch.scheduler.losses.Losses`.
@@ -53,6 +55,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     overlay_toml: str
+    work_digest: str
     secret: bytes
     addresses: tuple[tuple[str, int], ...]
     incarnations: tuple[int, ...]
@@ -78,8 +81,14 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         """What the group goes on without."""
         return Losses(self.lost, self.cut, self.relays)
 
-    def check_fits(self, overlay: Overlay) -> None:
-        """Check that this is of a group with this overlay.
+    def check_fits(self, overlay: Overlay, work: str) -> None:
+        """Check that this is of a run with this overlay and these settings.
+
+        The sites go on by what they were told when they joined.
+
+        Args:
+            overlay: the sites and links.
+            work: what a site would be told on joining.
 
         Raises:
             LogError: it is of another.
@@ -89,6 +98,16 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
                 "the journal is of a group with another overlay; give that one's, or another "
                 "journal for a new group"
             )
+        if self.work_digest != digest(work):
+            raise LogError(
+                "the journal is of a run whose sites were told other settings: another scenario, "
+                "or other settings of a group; give those, or another journal for a new run"
+            )
+
+
+def digest(work: str) -> str:
+    """Return what tells one work of sites from another."""
+    return hashlib.sha256(work.encode()).hexdigest()
 
 
 encode = msgspec.json.Encoder(order="deterministic").encode

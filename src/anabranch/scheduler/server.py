@@ -151,7 +151,7 @@ class Scheduler:
         written = b"" if journal is None else journal.load() or b""
         memory = memories.read(written) if written else None
         if memory is not None:
-            memory.check_fits(overlay)
+            memory.check_fits(overlay, work)
             plan = plans.loads(memory.plan_json)
         plan.check_fits(overlay)
         is_restart = memory is not None
@@ -189,7 +189,9 @@ class Scheduler:
         all_times = [times] if pacing is None else [times, pacing.times]
         self._run = run = Run(overlay, self.members, self.channels, log, all_times)
         self._answers = Answers(run)
-        self._keeper = keeper = JournalKeeper(run, journal, secret, written, memory, awareness)
+        self._keeper = keeper = JournalKeeper(
+            run, work, journal, secret, written, memory, awareness
+        )
         planner = None if repairs is None else repairs.planner
         self._pace: ServedPace | None = None
         if pacing is not None:
