@@ -58,6 +58,9 @@ def last(rules: StopRules, *happened: events.Event) -> str | None:
 REACHED = "accuracy 0.9 was reached after round 3"
 
 
+LEFT = "accuracy 0.9 was reached by the sites that are left"
+
+
 @pytest.mark.parametrize(
     ("by", "happened", "why"),
     [
@@ -76,12 +79,26 @@ REACHED = "accuracy 0.9 was reached after round 3"
         ("all", [evaluated(1, 0.5), left(1), evaluated(0, 0.9)], None),
         ("all", [evaluated(1, 0.9), left(1), joined(1), evaluated(0, 0.9)], REACHED),
         ("mean", [evaluated(0, 0.8), evaluated(1, 1.0)], REACHED),
+        ("all", [evaluated(0, 0.9), lost(1)], LEFT),
+        ("all", [evaluated(0, 0.9), evaluated(1, 0.1), lost(1)], LEFT),
+        ("all", [evaluated(0, 0.9), left(1)], LEFT),
+        ("all", [evaluated(0, 0.8), lost(1)], None),
+        ("all", [lost(0), lost(1)], None),
+        ("mean", [evaluated(0, 0.9), evaluated(1, 0.1), lost(1)], LEFT),
+        ("first", [evaluated(0, 0.8), lost(1)], None),
     ],
 )
 def test_a_run_ends_with_the_accuracy_that_was_asked_for(
     by: ReachedBy, happened: list[events.Event], why: str | None
 ) -> None:
     assert last(StopRules(accuracy=0.9, reached_by=by), *happened) == why
+
+
+def test_a_run_ends_where_a_site_is_lost_that_alone_had_not_reached_the_loss() -> None:
+    """Sites may tell once, as where each evaluates rarely: no other event says it later."""
+    rules = StopRules(loss=0.5, reached_by="all")
+    happened = lossy(0, 0.4), lossy(1, 0.9), lost(1)
+    assert last(rules, *happened) == "loss 0.5 was reached by the sites that are left"
 
 
 FELL = "loss 0.5 was reached at step 7"

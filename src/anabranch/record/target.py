@@ -37,15 +37,22 @@ class Target:
         self._sites = sites
         self._latest: dict[int, float] = {}
 
-    def lost(self, site: int) -> None:
-        """Count a site no longer that the run goes on without."""
+    def lost(self, site: int) -> bool:
+        """Count a site no longer that the run goes on without; return as ``is_reached``."""
         self._latest.pop(site, None)
         self._sites -= 1
+        return self._is_reached_by_all()
 
-    def left(self, site: int) -> None:
-        """Count a site no longer that has left, unless it has told of its model."""
-        if site not in self._latest:
-            self._sites -= 1
+    def left(self, site: int) -> bool:
+        """Count a site no longer that has left, unless it has told of its model.
+
+        Returns:
+            Whether the target is reached now.
+        """
+        if site in self._latest:
+            return False
+        self._sites -= 1
+        return self._is_reached_by_all()
 
     def joined(self, site: int) -> None:
         """Count a site that has come, or has come back."""
@@ -63,7 +70,11 @@ class Target:
         self._latest[site] = seen
         if self._reached_by == "first":
             return self._suffices(seen)
-        if len(self._latest) < self._sites:
+        return self._is_reached_by_all()
+
+    def _is_reached_by_all(self) -> bool:
+        """Return whether the sites have all told, and suffice; not where the first one counts."""
+        if self._reached_by == "first" or not self._latest or len(self._latest) < self._sites:
             return False
         found = self._latest.values()
         if self._reached_by == "all":

@@ -118,12 +118,10 @@ class Stops:
                 self._comes(site)
             case events.SiteLost(site=site, goes_on=True) if site in self._present:
                 self._present.remove(site)
-                for target in self._targets:
-                    target.lost(site)
+                return self._saw_go([each for each in self._targets if each.lost(site)])
             case events.SiteLeft(site=site) if site in self._present:
                 self._present.remove(site)
-                for target in self._targets:
-                    target.left(site)
+                return self._saw_go([each for each in self._targets if each.left(site)])
         return None
 
     def _comes(self, site: int) -> None:
@@ -131,6 +129,14 @@ class Stops:
             self._present.add(site)
             for target in self._targets:
                 target.joined(site)
+
+    def _saw_go(self, reached: list[Target]) -> str | None:
+        """Return why the run ends with a site's going; None where it reaches no target."""
+        if not reached:
+            return None
+        rules, is_accuracy = self._rules, reached[0] is self._accuracy
+        what = f"accuracy {rules.accuracy:g}" if is_accuracy else f"loss {rules.loss:g}"
+        return f"{what} was reached by the sites that are left"
 
     def _saw_loss(self, site: int, step: int, loss: float) -> str | None:
         if self._loss is None or not self._loss.is_reached_by(site, loss):
