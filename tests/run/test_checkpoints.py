@@ -12,6 +12,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
+from anabranch.group.serve import Process
 from anabranch.learn.models import build_model
 from anabranch.learn.states import load_state, save_state
 from anabranch.net.errors import RunAborted
@@ -30,6 +31,7 @@ from anabranch.run.checkpoints import (
     round_of,
     weights_of,
 )
+from anabranch.run.control import run_scheduler
 from anabranch.run.launch import run_locally
 from anabranch.run.scenario import Scenario, ScenarioError, Serve, Stop, load, loads
 from anabranch.run.scenario._model import Simulation
@@ -230,6 +232,15 @@ def test_a_resume_with_another_scenario_is_refused_by_the_key(
     with pytest.raises(CheckpointError, match=named):
         simulated(path, tmp_path / "new.db", resume=find(log))
     assert not (tmp_path / "new.db").exists()
+
+
+def test_a_scheduler_that_is_to_go_on_after_the_last_round_is_refused(tmp_path: Path) -> None:
+    """It sees no checkpoint: those are at the sites, which had nothing to do."""
+    given, overlay = load(scenario(tmp_path, rounds=20))
+    process = Process("t", ("127.0.0.1", 0), tmp_path / "run.db", lambda address: None)
+    with pytest.raises(CheckpointError, match=r"after round 20, and stop\.rounds is 20: nothing"):
+        run_scheduler(given, overlay, process, course=Course(after_round=20))
+    assert not (tmp_path / "run.db").exists()
 
 
 def test_what_changes_no_number_may_be_changed(tmp_path: Path) -> None:

@@ -240,11 +240,6 @@ def check(folder: Path, scenario: Scenario, sites: list[str]) -> None:
         raise CheckpointError(f"{folder} is incomplete: {missing[0]} has saved nothing there")
     for site in range(len(sites)):
         _About.read(_path(folder, site)).check(round, site, sites, scenario)
-    if round >= scenario.stop.rounds:
-        raise CheckpointError(
-            f"{folder} is of round {round}, and stop.rounds is {scenario.stop.rounds}: nothing is "
-            "left to do; give more rounds"
-        )
 
 
 def plan_course(
@@ -272,7 +267,8 @@ def check_course(scenario: Scenario, course: Course) -> None:
     """Check that a scenario can be saved and resumed, where that is asked for.
 
     Raises:
-        ScenarioError: names the key, and what to do.
+        ScenarioError: it cannot; names the key, and what to do.
+        CheckpointError: it has no round after the one that it goes on from.
     """
     if course != WHOLE and scenario.is_served:
         key = "serve" if scenario.serve is not None else "pace"
@@ -293,6 +289,11 @@ def check_course(scenario: Scenario, course: Course) -> None:
             "average.delay: some average is always on its way, and a checkpoint holds none; leave "
             "--checkpoint-every and --resume out, or give a delay that ends before the next "
             "average begins"
+        )
+    if course.after_round >= scenario.stop.rounds:
+        raise CheckpointError(
+            f"the run goes on after round {course.after_round}, and stop.rounds is "
+            f"{scenario.stop.rounds}: nothing is left to do; give more rounds"
         )
 
 

@@ -124,6 +124,7 @@ def run_scheduler(
         LogError: the log cannot be created.
         ScenarioError: the scenario needs a simulated world, or cannot be saved or kept in a
             journal.
+        CheckpointError: no round follows the one that it is to go on after.
     """
     here = emulated or is_loopback(process.listen[0])
     if scenario.shaped is None:
