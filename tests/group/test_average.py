@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -594,6 +593,7 @@ def test_the_example_of_the_docs_runs() -> None:
         ({"every": 4, "outer": Outer()}, 1),
         ({"every": 4, "delay": 2}, 1),
         ({"every": 4, "delay": 1, "fragments": 2}, 3),
+        ({"every": Moved(by=0.1)}, 0),  # no site knows which step is the last before it
     ],
     ids=str,
 )
@@ -611,35 +611,24 @@ def test_an_average_is_asked_for_by_the_step_before(
         ask(agent, terms, channel)
 
     monkeypatch.setattr(SiteAgent, "ask_ahead", note)
-    usual = same([model for model, _ in at_each(groups, lambda group: train(group, 9, **how))])
-    assert not asked
-    models = at_each(groups, lambda group: train(group, 9, **how, more=True))
-    torch.testing.assert_close(same([model for model, _ in models]), usual)
+    same([model for model, _ in at_each(groups, lambda group: train(group, 9, **how))])
     assert len(asked) == SITES * asked_ahead
 
 
-def test_other_calls_come_between_averages_but_for_the_step_before_one(
-    groups: tuple[Group, ...],
-) -> None:
-    def run(group: Group) -> list[tuple[int, bool]]:
+def test_other_calls_come_between_averages(groups: tuple[Group, ...]) -> None:
+    """Also between the step that asks for an average ahead and that average."""
+
+    def run(group: Group) -> torch.Tensor:
         model = parameters()
-        refused: list[tuple[int, bool]] = []
-        average = group.average(model, every=4, more=True)
+        average = group.average(model, every=4)
         for step in range(1, 13):
             drift(model, group.rank, step)
             average.step()
-            for call in (group.barrier, partial(group.admit, {})):
-                try:
-                    call()
-                except ValueError as error:
-                    refused.append((step, "has promised" in str(error)))
+            group.barrier()
+            group.admit({})
+            assert group.all_gather(step) == [step] * SITES
         average.finish()
         group.barrier()
-        return refused
+        return flat(model)
 
-    assert at_each(groups, run) == [[(7, True)] * 2 + [(11, True)] * 2] * SITES
-
-
-def test_no_average_is_asked_for_ahead_where_models_call_one(groups: tuple[Group, ...]) -> None:
-    with pytest.raises(ValueError, match=r"more: with .* no site knows which step is the last"):
-        groups[0].average(parameters(), every=Moved(by=0.1), more=True)
+    same(at_each(groups, run))

@@ -1,4 +1,4 @@
-"""Calls that are asked for ahead of their time: how long they wait, and what is refused.
+"""Calls that are asked for ahead of their time: how long they wait, and what takes that back.
 
 In virtual time, where a word to the scheduler and back takes ``2 * CONTROL_S``.
 """
@@ -51,7 +51,7 @@ async def round_trips(
 
 
 @pytest.mark.parametrize(("on_loss", "settling"), [("abort", 0), ("complete", 1)])
-def test_a_call_that_was_promised_waits_for_no_plan(
+def test_a_call_that_was_asked_for_ahead_waits_for_no_plan(
     on_loss: Literal["abort", "complete"], settling: int
 ) -> None:
     """Where others can do without a site, all wait to hear that each has the result."""
@@ -81,45 +81,92 @@ def test_a_call_is_asked_for_ahead_by_itself() -> None:
     assert alike(2, program) == [[2] + [1] * (CALLS - 1)] * 2
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        lambda group: exchange(group, SUM),
-        lambda group: exchange(group, Terms(Op.MEAN, Wire.FLOAT32, ELEMENTS - 1)),
-        lambda group: group.agent.gather(b""),
-        lambda group: group.agent.admit(),
-    ],
-)
-def test_another_call_than_was_promised_is_refused_here_and_harms_no_other(
+OTHERS = [
+    lambda group: exchange(group, SUM),
+    lambda group: exchange(group, Terms(Op.MEAN, Wire.FLOAT32, ELEMENTS - 1)),
+    lambda group: group.agent.gather(b""),
+    lambda group: group.agent.admit(),
+]
+
+
+@pytest.mark.parametrize("on_loss", ["abort", "complete"])
+@pytest.mark.parametrize("other", OTHERS[:3])
+@pytest.mark.parametrize("who", [(0,), (1,), (0, 1, 2)])
+def test_another_call_than_was_asked_for_ahead_takes_that_back(
+    who: tuple[int, ...],
     other: Callable[[AsyncGroup], Coroutine[Any, Any, Any]],
+    on_loss: Literal["abort", "complete"],
 ) -> None:
+    """Whichever sites had asked, and in whichever order they make the call."""
+
     async def program(group: AsyncGroup) -> float:
-        await exchange(group, more=True)
-        if group.index:
-            with pytest.raises(ValueError, match="has promised"):
-                await other(group)
+        await exchange(group, more=group.index in who)
+        await asyncio.sleep(CONTROL_S * (4 + 3 * group.index))  # it is granted by now
+        await other(group)
+        await exchange(group, more=group.index in who)  # taken back before it is granted
+        await other(group)
         mean = await exchange(group)
         return mean + await exchange(group, SUM)
 
-    assert alike(2, program) == [1.5, 1.5]
+    service = Service(complete(3), awareness=None, on_loss=on_loss)
+    assert run(*[program] * 3, service=service) == [4.0] * 3
 
 
-def test_no_call_of_other_members_comes_before_one_that_was_promised() -> None:
-    """The one that was promised has its room, for which a large one could wait for ever."""
+def test_sites_are_let_in_between_a_call_and_one_that_was_asked_for_ahead() -> None:
+    async def program(group: AsyncGroup) -> float:
+        await exchange(group, more=True)
+        await asyncio.sleep(4 * CONTROL_S)
+        await group.agent.admit()
+        return await exchange(group)
+
+    assert alike(3, program) == [1.0] * 3
+
+
+def test_a_large_call_of_some_members_gets_the_room_of_one_that_was_asked_for_ahead() -> None:
+    """What is granted takes room, and its call comes after the one that waits for it."""
 
     async def program(group: AsyncGroup) -> float:
         channel = await group.agent.subgroup((0, 1), "beside")
         await exchange(group, more=True)
-        with pytest.raises(ValueError, match="has promised"):
-            await exchange(group, channel=channel)
-        await exchange(group)
-        return await exchange(group, channel=channel)
+        await asyncio.sleep(4 * CONTROL_S)
+        await exchange(group, channel=channel)
+        mean = await exchange(group)
+        return mean + await exchange(group, channel=channel)
+
+    service = Service(complete(2), awareness=None, under_way_bytes=4 * ELEMENTS)
+    assert run(program, program, service=service) == [1.0, 1.0]
+
+
+def test_a_call_that_one_site_asked_for_ahead_and_others_make_with_other_terms_names_both() -> None:
+    async def program(group: AsyncGroup) -> float:
+        await exchange(group, more=group.index == 0)
+        await asyncio.sleep(4 * CONTROL_S * (1 + group.index))
+        with pytest.raises(ExchangeError, match=r"site 0 \(s0\) .* site 1 \(s1\)"):
+            await exchange(group, SUM if group.index else MEAN)
+        return await exchange(group)
+
+    assert alike(2, program) == [0.5, 0.5]
+
+
+def test_a_mean_of_models_is_called_for_after_a_site_took_back_that_it_would_be_next() -> None:
+    """Whose request was the first is named where two disagree, unless it was taken back."""
+
+    async def program(group: AsyncGroup) -> float:
+        await exchange(group, more=group.index == 0)
+        await asyncio.sleep(4 * CONTROL_S * (1 + group.index))
+        if group.index:
+            await exchange(group, SUM)
+        else:
+            await exchange(group, SUM)
+        return await exchange(group)
 
     assert alike(2, program) == [0.5, 0.5]
 
 
 @pytest.mark.parametrize("others_begin_first", [False, True])
-def test_what_no_member_can_use_fails_a_call_that_was_promised(others_begin_first: bool) -> None:
+def test_what_no_member_can_use_fails_a_call_asked_for_ahead(
+    others_begin_first: bool,
+) -> None:
     async def program(group: AsyncGroup) -> float:
         await exchange(group, more=True)
         if others_begin_first == bool(group.index):
@@ -134,7 +181,7 @@ def test_what_no_member_can_use_fails_a_call_that_was_promised(others_begin_firs
     assert alike(2, program) == [0.5, 0.5]
 
 
-def test_models_are_compared_beside_a_call_that_was_promised(
+def test_models_are_compared_beside_a_call_that_was_asked_for_ahead(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def program(group: AsyncGroup) -> float:
@@ -151,21 +198,27 @@ def test_models_are_compared_beside_a_call_that_was_promised(
     assert every("the model of site 2 (s2) is no more that of site 0 (s0)" in each for each in said)
 
 
-def test_a_site_that_promises_a_call_and_leaves_fails_it_by_name_and_the_others_go_on() -> None:
-    """The scheduler takes the call for made, and the others would wait for ever."""
-
+@pytest.mark.parametrize("on_loss", ["abort", "complete"])
+def test_the_others_go_on_without_a_site_that_leaves_after_it_asked_ahead(
+    on_loss: Literal["abort", "complete"],
+) -> None:
     async def program(group: AsyncGroup) -> float:
         mean = await exchange(group, more=True)
+        await asyncio.sleep(4 * CONTROL_S)
         if group.index == 2:
             return mean
-        with pytest.raises(ExchangeError, match=r"site 2 \(s2\) has left, and not made the call"):
+        await asyncio.sleep(4 * CONTROL_S)
+        if on_loss == "complete":
+            return await exchange(group)
+        with pytest.raises(ExchangeError, match=r"site 2 \(s2\) has left"):
             await exchange(group)
-        return await exchange(group)
+        return 0.5
 
-    assert alike(3, program) == [0.5, 0.5, 1.0]
+    service = Service(complete(3), awareness=None, on_loss=on_loss)
+    assert run(*[program] * 3, service=service) == [0.5, 0.5, 1.0]
 
 
-def test_a_group_whose_sites_promise_one_more_and_leave_ends_in_good_order() -> None:
+def test_a_group_whose_sites_ask_for_one_more_and_leave_ends_in_good_order() -> None:
     async def program(group: AsyncGroup) -> float:
         return await exchange(group, more=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import pytest
 
@@ -10,6 +11,7 @@ from anabranch import plan as plans
 from anabranch.net.errors import OutOfPlaceMessage, OversizedMessage
 from anabranch.net.messages import (
     MOST_GATHERED_BYTES,
+    AskAhead,
     Awaited,
     Called,
     ChannelStanding,
@@ -23,6 +25,7 @@ from anabranch.net.messages import (
     GatherFailed,
     Grant,
     Holding,
+    Interrupt,
     Message,
     Model,
     ModelsDiffer,
@@ -34,6 +37,7 @@ from anabranch.net.messages import (
     Standing,
     Subgrouped,
     Unfit,
+    Withdrawn,
 )
 from anabranch.overlay import random_complete
 from anabranch.plan import Plan, fapt
@@ -41,12 +45,14 @@ from anabranch.scheduler.calls.dealing import Dispatching
 from anabranch.scheduler.calls.end import Last
 from anabranch.scheduler.calls.outcome import Began, Outcome
 from anabranch.scheduler.channels import Channels
+from anabranch.site.terms import Op, Wire
 
 from ..every import every
 
 OVERLAY = random_complete(4, 0)
 PLAN = fapt(OVERLAY, roots=4)
 SECOND = fapt(OVERLAY, roots=2, version=2)
+THIRD = fapt(OVERLAY, roots=2, version=3)
 SMALL = Signature(op=0, wire=0, elements=100)
 
 
@@ -142,37 +148,159 @@ def test_a_site_refuses_no_exchange_that_it_has_not_asked_for(number: int) -> No
 
 def tell_model(
     channels: Channels, site: int, checksum: int, is_first: bool, number: int = 1
-) -> Outcome:
-    return channels.compare(site, ModelTold(0, number, Model(1, checksum, is_first)))
+) -> None:
+    channels.hear_model(site, ModelTold(0, number, Model(1, checksum, is_first)))
 
 
 def test_models_that_begin_unlike_fail_the_exchange_that_all_ask_for_then() -> None:
     channels = make()
     for site in range(4):
-        assert tell_model(channels, site, 7 + site // 3, is_first=True).say == []
+        tell_model(channels, site, 7 + site // 3, is_first=True)
         said = request(channels, site, 1).say
     assert {type(each) for _, each in said} == {ExchangeFailed}
 
 
-def test_models_are_compared_once_all_are_here_where_all_had_asked_before() -> None:
+def test_models_that_begin_unlike_fail_no_exchange_that_a_member_may_have_begun() -> None:
     channels = make()
+    channels.ask_ahead(3, AskAhead(0, 1, SMALL))
     for site in range(4):
-        request(channels, site, 1)
-    said = [tell_model(channels, site, 7 + site // 3, is_first=True).say for site in (3, 0, 1, 2)]
-    assert said[:3] == [[], [], []]
-    assert [(site, type(each)) for site, each in said[3]] == [
-        (site, ModelsDiffer) for site in range(4)
-    ]
+        tell_model(channels, site, 7 + site // 3, is_first=True)
+        said = request(channels, site, 1).say
+    assert said == [(site, ModelsDiffer(said[0][1].reason)) for site in range(4)]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("number", [-1, 0, 3])
-def test_a_site_tells_its_model_beside_no_other_exchange_than_its_latest_or_next(
-    number: int,
-) -> None:
+@pytest.mark.parametrize("number", [-1, 0, 1, 3])
+def test_a_site_tells_its_model_beside_no_other_exchange_than_its_next(number: int) -> None:
     channels = make()
     request(channels, 0, 1)
     with pytest.raises(OutOfPlaceMessage, match=f"its model for exchange {number} after 1"):
         tell_model(channels, 0, 7, is_first=False, number=number)
+
+
+# --- exchanges that are asked for ahead of their calls
+
+
+def ask_ahead(
+    channels: Channels, site: int, number: int, signature: Signature = SMALL, attempt: int = 0
+) -> list[tuple[int, Message]]:
+    return channels.ask_ahead(site, AskAhead(0, number, signature, attempt)).say
+
+
+def exchanges(said: Iterable[tuple[int, Message]]) -> list[tuple[int, int]]:
+    """Return which sites are granted which exchanges, where nothing else is said."""
+    found = []
+    for site, message in said:
+        assert isinstance(message, Grant)
+        found.append((site, message.exchange))
+    return found
+
+
+def test_what_is_asked_for_ahead_is_granted_and_its_call_needs_no_answer() -> None:
+    channels = make()
+    assert exchanges(ask_ahead(channels, 0, 1)) == [(0, 1)]
+    assert request(channels, 0, 1).say == []
+    assert exchanges(request(channels, 1, 1).say) == [(1, 1)]
+
+
+def test_a_call_with_other_terms_waits_until_it_is_known_what_was_only_asked_for_ahead() -> None:
+    channels = make()
+    other = Signature(1, 0, 100)
+    ask_ahead(channels, 0, 1)
+    ask_ahead(channels, 1, 1)
+    assert [request(channels, site, 1, signature=other).say for site in (2, 3)] == [[], []]
+    assert request(channels, 0, 1, signature=other).say == []  # site 1 may have begun
+    said = request(channels, 1, 1, signature=other).say
+    assert exchanges(said) == [(2, 2), (3, 2), (0, 2), (1, 2)]
+
+
+def test_a_call_that_was_asked_for_ahead_disagrees_with_those_that_waited_for_it() -> None:
+    channels = make()
+    ask_ahead(channels, 0, 1)
+    assert request(channels, 2, 1, signature=Signature(1, 0, 100)).say == []
+    reasons = {message.reason for _, message in request(channels, 0, 1).say}  # type: ignore[union-attr]
+    assert len(reasons) == 1
+    assert "site 0 calls for a mean" in min(reasons)
+    assert "site 2 calls for a sum" in min(reasons)
+
+
+def test_a_site_that_has_taken_back_what_it_asked_for_is_not_named_where_others_disagree() -> None:
+    channels = make()
+    ask_ahead(channels, 0, 1)
+    request(channels, 1, 1)
+    gather(channels, 0, 1)
+    said = request(channels, 2, 1, signature=Signature(1, 0, 100)).say
+    assert all("site 1 calls for a mean" in message.reason for _, message in said)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("granted", [False, True])
+def test_a_call_of_a_later_attempt_is_granted_with_that_attempt(granted: bool) -> None:
+    channels = make()
+    if granted:
+        request(channels, 1, 1)
+    ask_ahead(channels, 0, 1)
+    ((_, grant),) = channels.request(0, ExchangeRequest(0, 1, SMALL, attempt=1)).say
+    assert isinstance(grant, Grant)
+    assert (grant.exchange, grant.attempt) == (1 if granted else 2, 1)
+
+
+def test_what_is_taken_back_gives_its_room_to_what_waits() -> None:
+    channels = make(most_bytes=400)
+    channels.books.open((0, 1), (0, 1))
+    ask_ahead(channels, 0, 1)
+    assert request(channels, 1, 1, channel=1).say == []
+    assert exchanges(request(channels, 0, 1, channel=1).say) == [(1, 2), (0, 2)]
+
+
+def test_an_exchange_that_was_interrupted_and_taken_back_begins_anew() -> None:
+    """Answers to its interruption, which come late, are none to a later one's."""
+    channels = make(repairs=True)
+    ask_ahead(channels, 0, 1)
+    plan = plans.restrict(SECOND, (0, 1, 2))
+    interrupts = [message for _, message in channels.lose({3}, plan).say]
+    assert interrupts == [Interrupt(0, 1, 1, (1,))] * 3
+    assert gather(channels, 0, 1).say == [(site, Withdrawn(0, 1)) for site in range(3)]
+    for site in (1, 2):
+        gather(channels, site, 1)
+    ((_, grant),) = request(channels, 1, 1).say
+    assert isinstance(grant, Grant)
+    assert (grant.exchange, grant.is_interrupted) == (2, False)
+    assert channels.hold(0, Holding(0, 1, 1, ())).say == []
+    interrupts = [
+        message
+        for _, message in channels.lose({2}, plans.restrict(THIRD, (0, 1))).say
+        if isinstance(message, Interrupt)
+    ]
+    assert interrupts == [Interrupt(0, 1, 2, (2,))] * 2
+
+
+def test_the_last_exchange_is_one_that_a_member_may_have_begun() -> None:
+    channels = make()
+    request(channels, 0, 1)
+    ask_ahead(channels, 0, 2)
+    channels.close("enough")
+    assert request(channels, 0, 2).say == []
+    for number in (1, 2):
+        assert exchanges(request(channels, 1, number).say) == [(1, number)]
+    assert request(channels, 1, 3).over == "enough"
+    assert ask_ahead(channels, 0, 3) == [(0, NoMoreRounds(3, "enough"))]
+
+
+def test_a_site_asks_ahead_for_one_exchange_once_and_no_other_than_its_next() -> None:
+    channels = make()
+    ask_ahead(channels, 0, 1)
+    with pytest.raises(OutOfPlaceMessage, match="site 0 asks twice for exchange 1 ahead"):
+        ask_ahead(channels, 0, 1)
+    with pytest.raises(OutOfPlaceMessage, match="site 1 asks for exchange 2 after 0"):
+        ask_ahead(channels, 1, 2)
+
+
+def test_a_broadcast_that_is_asked_for_ahead_is_granted_once_it_is_called_for() -> None:
+    channels = make()
+    source = Signature(Op.COPY, Wire.FLOAT32, 100, 0)
+    assert ask_ahead(channels, 0, 1, source) == []
+    said = [request(channels, site, 1, signature=source).say for site in range(4)]
+    assert said[:3] == [[], [], []]
+    assert exchanges(said[3]) == [(site, 1) for site in range(4)]
 
 
 def test_a_new_plan_goes_along_with_the_first_grant_under_it() -> None:

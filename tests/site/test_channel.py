@@ -33,7 +33,7 @@ def asked(place: int) -> Asked:
 
 def test_exchanges_that_were_asked_for_or_granted_are_told_and_those_that_failed_are_not() -> None:
     async def play() -> None:
-        channel = Channel(PLAN, asked=4, waiting={number: asked(number) for number in range(1, 5)})
+        channel = Channel(PLAN, number=4, waiting={number: asked(number) for number in range(1, 5)})
         channel.waiting[2].granted.set_result((Grant(7, 2, 31, 1, "", 64), PLAN))
         channel.waiting[3].granted.set_exception(ValueError())
         channel.waiting[3].granted.exception()
@@ -52,7 +52,7 @@ def test_exchanges_that_were_asked_for_or_granted_are_told_and_those_that_failed
 def test_gatherings_and_the_latest_answers_are_told() -> None:
     async def play() -> None:
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        channel = Channel(PLAN, asked=1, gathered=2)
+        channel = Channel(PLAN, number=1, gathered=2)
         channel.gathering[2] = Gathering(3, b"value", False, "barrier", answered)
         settled, gathered = Settled(0, 1, (0, 1), ()), Gathered(0, 1, (b"a", b"b"))
         channel.ended.append(settled)
@@ -68,7 +68,7 @@ def test_gatherings_and_the_latest_answers_are_told() -> None:
 
 def test_interruptions_of_what_was_not_granted_are_forgotten() -> None:
     async def play() -> None:
-        channel = Channel(PLAN, asked=2, waiting={1: asked(1), 2: asked(2)})
+        channel = Channel(PLAN, number=2, waiting={1: asked(1), 2: asked(2)})
         channel.waiting[1].granted.set_result((Grant(0, 1, 31, 1, "", 64), PLAN))
         repairs = {number: Repair(0, number, 1, 1, "", ()) for number in (1, 2, 3)}
         channel.interrupted = dict.fromkeys((1, 2, 3), 1)

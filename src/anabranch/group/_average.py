@@ -47,8 +47,8 @@ class Calls:
         is_rounded: whether means are rounded to halves on the way.
         now_s: returns the time by which steps are measured, that of the group's loop.
         is_over: whether the run is over, as the averages have told that were waited for.
-        ask_ahead: asks for the next mean, of so many elements, which is the next call of all; None
-            where other calls may come before it.
+        ask_ahead: asks for the next mean, of so many elements, ahead of its call; None where no
+            site knows which step is the last before it.
     """
 
     mean: Callable[[list[Any], list[Any], float, bool], Handle]
@@ -205,8 +205,10 @@ class ModelAverage:
 
     def _ask_ahead(self) -> None:
         """Ask for the average that the next step begins: its answer is here when that is made."""
+        if self._calls.ask_ahead is None or self._calls.is_over():
+            return
         elements = self._exchanged[self._local.next_fragment]
-        if self._calls.ask_ahead is not None and elements and self._local.is_due_next:
+        if elements and self._local.is_due_next:
             self._calls.ask_ahead(elements)
 
     def _is_due(self) -> bool:

@@ -329,17 +329,14 @@ class Group:
                 127 // size, and for ``max`` from -127 to 127, all of weight 1.
             async_op: return at once; the tensors must not be touched until the handle's ``wait``
                 has returned.
-            more: this site's next call is an all-reduce of the same op, wire and number of
-                elements, of this group. It is asked for before this one ends, and need not wait for
-                a word from the scheduler. Any other call of the group, or of one of other members,
-                is refused until then; :meth:`report_loss` and :meth:`close` are not. A site that
-                leaves instead fails that call at the others, by its name. It changes no result.
+            more: this site's next call is probably an all-reduce of the same op, wire and number of
+                elements, of this group. Its plan is asked for before this one ends, so that it need
+                not wait for a word from the scheduler. It binds nothing, and changes no result.
                 (From the first mean of gradients up to the comparison of models before the first
                 step, calls are not asked for ahead.)
 
         Raises:
-            ValueError: tensors, a weight or a name that cannot be, and says which; or the call
-                before has promised another one (``more=True``), and the tensors are as they were.
+            ValueError: tensors, a weight or a name that cannot be, and says which.
             TypeError: the weight is no number.
             ExchangeError: members disagree on size, type or op, or another one gathers in place of
                 this call, and it names two of them; or a member has left; or members' models
@@ -614,7 +611,6 @@ class Group:
         fragments: int = 1,
         weight: float = 1.0,
         wire: Literal["float32", "float16", "bfloat16"] | None = None,
-        more: bool = False,
     ) -> ModelAverage:
         """Let sites make local steps, and average their models every so often.
 
@@ -655,10 +651,6 @@ class Group:
                 in ``every`` steps, which is a multiple of them (Streaming DiLoCo).
             weight: of this site's model, > 0; an attribute of what is returned.
             wire: as for ``all_reduce``.
-            more: no other call of the group, such as :meth:`admit`, comes between the last step but
-                one before an average and that average, of which the former then asks for the
-                latter. Such a call is refused, as for ``all_reduce``. Not with
-                :class:`anabranch.Moved`, where no site knows which step is the last.
 
         Raises:
             ValueError: parameters or another argument that cannot be; says which.
@@ -700,10 +692,7 @@ class Group:
             self._member.thread.submit(now(partial(agent.ask_ahead, terms, self._channel)))
 
         how, period = average_of(outer, delay, fragments), period_of(every)
-        if more and (period.calls or period.asks_moved):
-            raise ValueError(
-                f"more: with {period} no site knows which step is the last before an average"
-            )
+        is_known_ahead = not (period.calls or period.asks_moved)
         made = Calls(
             mean,
             copy=partial(self.broadcast, async_op=True),
@@ -712,7 +701,7 @@ class Group:
             is_rounded=wire in ("float16", "bfloat16"),
             now_s=self._member.site.now_s,
             is_over=lambda: self.is_over,
-            ask_ahead=ask_ahead if more else None,
+            ask_ahead=ask_ahead if is_known_ahead else None,
         )
         self._is_hint_due = False  # models that are averaged become alike, or say that they do not
         if is_module(parameters):

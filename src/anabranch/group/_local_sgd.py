@@ -39,7 +39,7 @@ class LocalSGD:
         optimizer: of these parameters; any ``torch.optim.Optimizer``. Others may step them, too,
             before it does.
         group: the sites; under torch.distributed, ``interop.torch_backend.group_of()``.
-        every, delay, fragments, weight, wire, more: as for :meth:`Group.average`.
+        every, delay, fragments, weight, wire: as for :meth:`Group.average`.
 
     Attributes:
         average: what :meth:`Group.average` returned; None outside of the block.
@@ -67,7 +67,6 @@ class LocalSGD:
         fragments: int = 1,
         weight: float = 1.0,
         wire: Literal["float32", "float16", "bfloat16"] | None = None,
-        more: bool = False,
     ) -> None:
         self._model = model
         self._optimizer = optimizer
@@ -78,7 +77,6 @@ class LocalSGD:
             "fragments": fragments,
             "weight": weight,
             "wire": wire,
-            "more": more,
         }
         self._hook: Any = None
         self._trained: dict[str, Any] = {}  # the parameters that are averaged, by name
@@ -191,8 +189,7 @@ class DiLoCo(LocalSGD):
             ...
 
     Args:
-        model, optimizer, group, every, delay, fragments, weight, wire, more: as for
-            :class:`LocalSGD`.
+        model, optimizer, group, every, delay, fragments, weight, wire: as for :class:`LocalSGD`.
         outer: the outer optimiser, which steps by the mean of what sites' models have changed by;
             the paper's, with Nesterov momentum of 0.9 and a learning rate of 0.7, if not given.
     """

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 29
+WIRE_VERSION = 30
 MOST_GATHERED_BYTES = 1 << 20
 """The largest value that a site may have gathered (:class:`Gather`)."""
 MOST_NAME_CHARACTERS = 200  # of a subgroup, and of what a gathering is for
@@ -486,19 +486,38 @@ class ExchangeRequest(Message, frozen=True):
         signature: what it would exchange.
         calls: whether members that have not asked for it yet are to hear of it by
             :class:`Awaited`, where this site is the first that wants it.
+        attempt: how often this site has asked for it ahead and then made another call. An answer
+            to an earlier attempt may be on its way, and must not be taken for one to this.
     """
 
     channel: int
     number: int
     signature: Signature
     calls: bool = False
+    attempt: int = 0
+
+
+class AskAhead(Message, frozen=True):
+    """A site expects that its next call is this exchange, and asks for its plan ahead of it.
+
+    It binds nothing. If the call comes, the site begins with the grant it has, and says so by an
+    :class:`ExchangeRequest` of the same attempt. Any other call of the site takes this back.
+
+    Attributes:
+        channel, number, signature, attempt: as in :class:`ExchangeRequest`.
+    """
+
+    channel: int
+    number: int
+    signature: Signature
+    attempt: int = 0
 
 
 class Unfit(Message, frozen=True):
     """A site has nothing to contribute to an exchange that others could use.
 
     The exchange then ends without a result at every member, and the others hear why. The site has
-    asked for it before, maybe ahead of its call.
+    asked for it before.
 
     Attributes:
         channel, number: as in :class:`ExchangeRequest`.
@@ -510,10 +529,21 @@ class Unfit(Message, frozen=True):
     why: str
 
 
+class Withdrawn(Message, frozen=True):
+    """To a member: what it was told of an interrupted exchange counts no more.
+
+    No member has begun it: those that had asked for it ahead have made other calls. Another
+    exchange of its number may follow.
+    """
+
+    channel: int
+    number: int
+
+
 class ModelTold(Message, frozen=True):
     """A site's model at its call for an exchange, where it is time to compare the members'.
 
-    It comes before the site's request for that exchange, or after one that was made ahead.
+    It comes before the site's request for that exchange.
 
     Attributes:
         channel, number: as in :class:`ExchangeRequest`.
@@ -555,6 +585,7 @@ class Grant(Message, frozen=True):
         followers: members that contribute nothing to it, and get its result.
         why_last: why no other exchange of the channel is held, where no :class:`Settled` will say
             so; empty where one may be.
+        attempt: as in the request.
     """
 
     channel: int
@@ -568,6 +599,7 @@ class Grant(Message, frozen=True):
     is_interrupted: bool = False
     followers: tuple[int, ...] = ()
     why_last: str = ""
+    attempt: int = 0
 
 
 class ExchangeFailed(Message, frozen=True):
@@ -1143,8 +1175,10 @@ AnyMessage = (
     | Ready
     | Start
     | ExchangeRequest
+    | AskAhead
     | ModelsDiffer
     | Unfit
+    | Withdrawn
     | ModelTold
     | Awaited
     | Grant

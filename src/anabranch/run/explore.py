@@ -35,7 +35,6 @@ from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import Deadlock, run_virtually
 from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.arithmetic import Flat
-from anabranch.site.collectives import PROMISED_AND_LEFT
 from anabranch.site.control import RoundsOver
 from anabranch.site.terms import Op, Terms, Wire
 
@@ -113,7 +112,7 @@ class Case:
         outbound_only: sites that take no connections.
         state_times: by how much the state of training is larger than the buffer of its call.
         by_size: whether each order of size of buffers has a plan of its own.
-        asks_ahead: whether a call promises the next one, where that is another of its kind.
+        asks_ahead: whether each exchange asks for another of its terms ahead, whatever comes next.
     """
 
     overlay: Overlay
@@ -131,13 +130,6 @@ class Case:
     state_times: int = 1
     by_size: bool = False
     asks_ahead: bool = False
-
-    def promises(self, number: int) -> bool:
-        """Return whether a call promises the next one."""
-        if not self.asks_ahead or number + 1 >= len(self.calls):
-            return False
-        call, then = self.calls[number], self.calls[number + 1]
-        return call.op is not None and replace(then, at_once=call.at_once) == call
 
     @property
     def out_of_reach(self) -> set[tuple[int, int]]:
@@ -166,6 +158,8 @@ def make_case(seed: int) -> Case:
         case = replace(case, faults=(*case.faults, _cut_way(rng, case)))
     if rng.random() < 0.2:
         case = _with_calls_like_those_before(rng, case)
+    if rng.random() < 0.2:
+        case = replace(case, asks_ahead=True)
     return case
 
 
@@ -236,7 +230,7 @@ def _make_case(seed: int, rng: random.Random) -> Case:
 
 
 def _with_calls_like_those_before(rng: random.Random, case: Case) -> Case:
-    """Return a case in which most exchanges are like those before them, and are promised."""
+    """Return a case in which most exchanges are like those before them, and asked for ahead."""
     calls = [*case.calls]
     for place, (before, call) in enumerate(pairwise(case.calls), 1):
         is_exchange = before.op is not None and call.op is not None
@@ -609,7 +603,7 @@ async def _call(
             return
         buffer = contribution(case, site, number)
         terms = Terms(call.op, Wire.FLOAT32, call.elements, call.source)
-        more = case.promises(number)
+        more = case.asks_ahead
         done = await group.exchange(Flat(buffer), terms, _weight(case, site), more=more)
         ended[number] = _Ended(buffer.copy(), done.contributions, done.members, "", life)
     except NetError as error:
@@ -718,8 +712,6 @@ def _oracle(
             if call.op == Op.COPY and call.source in gone:
                 continue
             if "has left, and not made" in error and _may_be_apart(case, gone):
-                continue
-            if PROMISED_AND_LEFT in error and case.promises(number - 1) and gone - lost:
                 continue
             if call.admits and any(each in error for each in _ONLY_HOLDER_LOST):
                 continue

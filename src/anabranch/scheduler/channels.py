@@ -17,6 +17,7 @@ from anabranch import plan as plans
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import (
     Admitted,
+    AskAhead,
     Awaited,
     Contribution,
     ExchangeEnded,
@@ -132,14 +133,14 @@ class Channels:
         Args:
             reason: why.
         """
-        lasts = [book.latest for book in self.books]
+        lasts = [book.latest_held for book in self.books]
         if self._settles or self.books.tells_last:
             is_open = self._settling.is_open
             lasts = [last + (not is_open(channel, last)) for channel, last in enumerate(lasts)]
         self.books.close(reason, lasts)
 
     def bound(self, rounds: int, why: str) -> None:
-        """Hold no more rounds than these; their number is exact, however many are asked for ahead.
+        """Hold no more rounds than these.
 
         Args:
             rounds: exchanges of all sites, without those that hand the state on.
@@ -166,6 +167,7 @@ class Channels:
         signature = message.signature
         self.checks.exchange(site, signature)
         outcome = Outcome()
+        self._take_back(site, outcome, message)
         is_of_all = book is self.all
         is_first = message.number > book.latest
         if is_first and is_of_all and signature.receivers:
@@ -175,12 +177,10 @@ class Channels:
         book.has_followers = is_of_all and bool(self.following.sites)
         refusal = ""
         if book.is_last_to_ask(site, message.number):
-            refusal = self._compared(message.channel, message.number, outcome, may_fail=True)
-        answers = book.request(site, message.number, signature, refusal)
+            refusal = self._compared(book, message, outcome)
+        answers = book.request(site, message.number, signature, refusal, message.attempt)
         if answers is None:
-            refused = self.books.refusal(message.channel, message.number)
-            outcome.say.append((site, refused))
-            outcome.over = refused.reason
+            self._refuse(site, message, outcome)
             return outcome
         if is_first and is_of_all:
             outcome.say += self.following.asked(site, message.number, signature)
@@ -188,6 +188,44 @@ class Channels:
         if message.calls:
             self._call(site, message, outcome)
         return outcome
+
+    def ask_ahead(self, site: int, message: AskAhead) -> Outcome:
+        """Answer a site that will probably call for an exchange next.
+
+        Raises:
+            OutOfPlaceMessage: it cannot be, or does not follow the site's last one.
+        """
+        book = self.books.of(site, message.channel)
+        self.checks.exchange(site, message.signature)
+        outcome = Outcome()
+        if book is self.all and self.following.sites:
+            return outcome  # who follows in an exchange is fixed by the first call for it
+        answers = book.ask_ahead(site, message.number, message.signature, message.attempt)
+        if answers is None:
+            self._refuse(site, message, outcome)
+        else:
+            self._answering.answer(message.channel, answers, outcome)
+        return outcome
+
+    def _refuse(self, site: int, message: ExchangeRequest | AskAhead, outcome: Outcome) -> None:
+        """Tell a site that an exchange is not held, and why."""
+        refused = self.books.refusal(message.channel, message.number)
+        outcome.say.append((site, refused))
+        outcome.over = refused.reason
+
+    def _take_back(self, site: int, outcome: Outcome, call: ExchangeRequest | None = None) -> None:
+        """Take back what a site had asked for ahead, unless this call is that.
+
+        It may have been granted, and takes room for which other members could wait for ever.
+        """
+        for channel, book in enumerate(self.books):
+            is_it = (
+                call is not None
+                and call.channel == channel
+                and book.has_asked_ahead(site, call.number, call.signature, call.attempt)
+            )
+            if not is_it:
+                self._answering.answer(channel, book.take_back(site), outcome)
 
     def _call(self, site: int, message: ExchangeRequest, outcome: Outcome) -> None:
         """Tell members once of an exchange that one of them waits for."""
@@ -210,40 +248,35 @@ class Channels:
         self._answering.answer(message.channel, answers, outcome)
         return outcome
 
-    def compare(self, site: int, message: ModelTold) -> Outcome:
-        """Take in a site's model, and compare the members' once all are here or have asked.
+    def hear_model(self, site: int, message: ModelTold) -> None:
+        """Take in a site's model; the members' are compared once all have called.
 
         Raises:
-            OutOfPlaceMessage: it is for an exchange that the site neither asked for nor may ask for
-                next.
+            OutOfPlaceMessage: it is for another exchange than the site may call for next.
         """
         book = self.books.of(site, message.channel)
-        if not 0 < message.number <= book.asked[site] + 1:
+        if message.number != book.asked[site] + 1:
             raise OutOfPlaceMessage(
                 f"{self._name(site)} tells of its model for exchange {message.number} after "
                 f"{book.asked[site]}"
             )
         models = self._models.setdefault(message.channel, Models(self._name))
         models.hear(message.number, site, message.model)
-        outcome = Outcome()
-        if book.asked[site] >= message.number and models.have_told(message.number, book.members):
-            self._compared(message.channel, message.number, outcome, may_fail=False)
-        return outcome
 
-    def _compared(self, channel: int, number: int, outcome: Outcome, may_fail: bool) -> str:
+    def _compared(self, book: ExchangeBook, message: ExchangeRequest, outcome: Outcome) -> str:
         """Compare members' models; return why the exchange fails, if it does.
 
         That models which were alike have parted is said to the members, and nothing fails; nor does
-        it where the exchange was asked for ahead, as some members may have its result.
+        it where the exchange was granted ahead of calls, as some members may have its result.
         """
-        models = self._models.get(channel)
-        unlike = None if models is None else models.compare(number)
+        models = self._models.get(message.channel)
+        unlike = None if models is None else models.compare(message.number)
         if unlike is None:
             return ""
-        if unlike.is_first and may_fail:
+        was_ahead = message.number in book.held and book.held[message.number].was_ahead
+        if unlike.is_first and not was_ahead:
             return unlike.reason
-        members = self.books.members(channel)
-        outcome.say += [(member, ModelsDiffer(unlike.reason)) for member in members]
+        outcome.say += [(member, ModelsDiffer(unlike.reason)) for member in book.members]
         return ""
 
     def progress(self, site: int, message: Progress, now_s: float) -> Outcome:
@@ -284,6 +317,7 @@ class Channels:
         book = self.books.of(site, message.channel)
         self.checks.gathering(site, message)
         outcome = Outcome()
+        self._take_back(site, outcome)
         is_first = book.order.made(site) == book.order.latest
         answers = book.gather(
             site, message.number, message.value, message.admits, message.heard, message.what
@@ -325,6 +359,7 @@ class Channels:
         """Take note that a site makes no further call: what needs it cannot end."""
         self.books.left.add(site)
         outcome = Outcome()
+        self._take_back(site, outcome)
         reason = accounts.of_absence(site, self._name)
         for channel, book in enumerate(self.books):
             if site in book.members:

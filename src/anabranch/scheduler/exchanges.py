@@ -5,15 +5,20 @@ let further members in. A call that cannot end, since a member makes another one
 none any more, fails at once.
 
 A book is one channel's. It keeps which exchanges members have asked for, and which requests wait:
-for room, for other members or for a plan. The other ideas have files of their own in `calls/`: the
-places of calls (`order`), the last exchange (`end`), `gatherings`, exchanges that have begun
-(`held`), and what each member has been told (`knowledge`).
+for room, for other members or for a plan. A member may ask for its next exchange ahead of its call.
+Such a request waits and is granted like any other, but it is no call: it has no place among calls,
+nothing fails by it, and any other call of the member takes it back.
+
+The other ideas have files of their own in `calls/`: the places of calls (`order`), the last
+exchange (`end`), `gatherings`, exchanges that have begun (`held`), and what each member has been
+told (`knowledge`).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import ChannelStanding, Signature
@@ -26,6 +31,7 @@ from anabranch.scheduler.calls.answer import (
     Kind,
     Made,
     Mixed,
+    TakenBack,
 )
 from anabranch.scheduler.calls.end import End
 from anabranch.scheduler.calls.gatherings import Gatherings
@@ -35,11 +41,21 @@ from anabranch.scheduler.calls.order import Limit, Order
 from anabranch.scheduler.plans_by_size import PlansBySize
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What waits to be granted: a site's request for an exchange, and its attempt at it."""
+
+    site: int
+    number: int
+    signature: Signature
+    attempt: int = 0
+
+
 class ExchangeBook:
     """Fixes one plan version for each exchange, at the first request for it (NetStorm, VII-A).
 
     A new plan counts for exchanges that no member has asked for yet, so none ever mixes two. A
-    member may ask for its next exchanges before it has ended the present one.
+    member may call for its next exchanges before it has ended the present one.
 
     Args:
         members: sites, each of which asks for every exchange, in order.
@@ -50,7 +66,7 @@ class ExchangeBook:
     Attributes:
         plans: see above.
         order: the places of members' calls.
-        asked: by member, the latest exchange that it asked for.
+        asked: by member, the latest exchange that it called for.
         held: exchanges that have begun, until all members have ended them.
         knowledge: what members have been told.
         end: which exchange is the last one.
@@ -67,19 +83,30 @@ class ExchangeBook:
         self.knowledge = Knowledge(self.members, plans.latest.version, is_known)
         self._counter = counter
         self._gatherings = Gatherings(self.members)
-        self.asked = dict.fromkeys(self.members, 0)  # the latest number each site asked for
-        self._waiting: deque[tuple[int, int, Signature]] = deque()  # site, number, what
+        self.asked = dict.fromkeys(self.members, 0)
+        self._ahead: dict[int, _Request] = {}  # by member, its next exchange, before its call
+        self._waiting: deque[_Request] = deque()
         self.end = End()
         self._settled: frozenset[int] = frozenset()  # before this book was restored
         self.has_followers = False
 
     @property
     def latest(self) -> int:
-        """The latest exchange any member asked for; 0 before the first, and without members."""
+        """The latest exchange any member called for; 0 before the first, and without members."""
         return max(self.asked.values(), default=0)
 
+    @property
+    def latest_held(self) -> int:
+        """The latest exchange that any member called for, or may have begun."""
+        return max((self.latest, *self.held.numbers))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether exchanges are under way that a member has called for."""
+        return any(number <= self.latest for number in self.held.numbers)
+
     def is_last_to_ask(self, site: int, number: int) -> bool:
-        """Return whether all other members have asked for this exchange."""
+        """Return whether all other members have called for this exchange."""
         return all(asked >= number for each, asked in self.asked.items() if each != site)
 
     @property
@@ -98,19 +125,20 @@ class ExchangeBook:
     @property
     def unplanned(self) -> set[int]:
         """The elements of buffers whose exchanges wait until they are planned for."""
-        waiting = (each for each in self._waiting if each[1] not in self.held)
-        return {what.elements for *_, what in waiting if self.plans.for_exchange(what) is None}
+        waiting = (each.signature for each in self._waiting if each.number not in self.held)
+        return {what.elements for what in waiting if self.plans.for_exchange(what) is None}
 
     # --- calls
 
     def request(
-        self, site: int, number: int, signature: Signature, refusal: str = ""
+        self, site: int, number: int, signature: Signature, refusal: str = "", attempt: int = 0
     ) -> tuple[Answer, ...] | None:
-        """Answer a site's request.
+        """Answer a site's call for an exchange.
 
         Args:
-            site, number, signature: which site asks, for which exchange, of what.
+            site, number, signature: which site calls, for which exchange, of what.
             refusal: why it has nothing to contribute, and the exchange fails; empty if it has.
+            attempt: which of the site's attempts at it this is.
 
         Returns:
             What follows: nothing while exchanges under way take all the room, None if the exchange
@@ -119,12 +147,9 @@ class ExchangeBook:
         Raises:
             OutOfPlaceMessage: the site is no member, or does not ask for the one after its last.
         """
-        if site not in self.asked:
-            raise OutOfPlaceMessage(f"site {site} asks for an exchange of members {self.members}")
-        if number != self.asked[site] + 1:
-            raise OutOfPlaceMessage(
-                f"site {site} asks for exchange {number} after {self.asked[site]}"
-            )
+        self._check_follows(site, number)
+        request = _Request(site, number, signature, attempt)
+        was_ahead = self._ahead.pop(site, None) == request
         if not self.end.holds(number):
             self.asked[site] = number  # later ones may be under way to here
             return None
@@ -139,8 +164,66 @@ class ExchangeBook:
             return (Abandoned(site, number, 0, False, limit.reason), *also)
         if refusal:
             return (*self.give_up(number, refusal), *also)
-        self._waiting.append((site, number, signature))
+        if not was_ahead:
+            self._waiting.append(request)
+        elif number in self.held and self.asked.get(self.held[number].first, 0) < number:
+            self.held[number].first = site  # who asked ahead may take it back
         return also or self.grant()
+
+    def ask_ahead(
+        self, site: int, number: int, signature: Signature, attempt: int
+    ) -> tuple[Answer, ...] | None:
+        """Answer a site that will probably call for this exchange next; see ``request``.
+
+        Raises:
+            OutOfPlaceMessage: the site is no member, does not ask for the one after its last, or
+                has asked for it already.
+        """
+        self._check_follows(site, number)
+        if site in self._ahead:
+            raise OutOfPlaceMessage(f"site {site} asks twice for exchange {number} ahead")
+        if not self.end.holds(number):
+            return None
+        limit = self.order.limit
+        is_doomed = self.knowledge.failure(number) is not None or (
+            limit is not None and number > limit.exchanges
+        )
+        if is_doomed or not _all_contribute(signature):
+            return ()  # the site gets its answer when it calls
+        self._ahead[site] = _Request(site, number, signature, attempt)
+        self._waiting.append(self._ahead[site])
+        return self.grant()
+
+    def _check_follows(self, site: int, number: int) -> None:
+        if site not in self.asked:
+            raise OutOfPlaceMessage(f"site {site} asks for an exchange of members {self.members}")
+        if number != self.asked[site] + 1:
+            raise OutOfPlaceMessage(
+                f"site {site} asks for exchange {number} after {self.asked[site]}"
+            )
+
+    def has_asked_ahead(self, site: int, number: int, signature: Signature, attempt: int) -> bool:
+        """Return whether a site has asked for this exchange ahead, by this attempt."""
+        return self._ahead.get(site) == _Request(site, number, signature, attempt)
+
+    def take_back(self, site: int) -> tuple[Answer, ...]:
+        """Take note that a site makes another call than it had asked for ahead."""
+        request = self._ahead.pop(site, None)
+        if request is None:
+            return ()
+        self._waiting = deque(each for each in self._waiting if each != request)
+        if request.number in self.held:
+            self.held[request.number].granted.discard(site)
+        return (*self._drop_unused(), *self.grant())
+
+    def _drop_unused(self) -> list[TakenBack]:
+        """Hold no exchange that all members have taken back which were granted it ahead."""
+        dropped = []
+        for number in self.held.numbers:
+            held = self.held[number]
+            if held.was_ahead and not held.granted:
+                dropped.append(TakenBack(number, self.held.drop(number).exchange))
+        return dropped
 
     def refuse(self, site: int, number: int, reason: str) -> tuple[Answer, ...]:
         """End an exchange that a member has asked for, and can contribute nothing to.
@@ -154,7 +237,7 @@ class ExchangeBook:
             raise OutOfPlaceMessage(
                 f"site {site} refuses exchange {number} after {self.asked[site]}"
             )
-        is_waiting = any(each[1] == number for each in self._waiting)
+        is_waiting = any(each.number == number for each in self._waiting)
         if self.knowledge.failure(number) is not None or not (number in self.held or is_waiting):
             return ()  # it has ended
         return self.give_up(number, reason)
@@ -210,32 +293,55 @@ class ExchangeBook:
         while len(answers) > before:  # what began last may be what an earlier request is for
             before = len(answers)
             waiting, self._waiting = self._waiting, deque()
-            for site, number, signature in waiting:
+            for request in waiting:
+                site, number, signature = request.site, request.number, request.signature
+                is_ahead = self._ahead.get(site) == request
                 if self.knowledge.failure(number) is not None:
+                    continue
+                if is_ahead and not self.end.holds(number):
+                    del self._ahead[site]  # the site hears of it when it calls
+                    continue
+                if self._may_still_agree(request, is_ahead):
+                    self._waiting.append(request)
                     continue
                 if number not in self.held and number <= min(self.asked.values()):
                     # Nothing has begun: compare all before any buffer is overwritten.
-                    of_all = [(who, what) for who, which, what in waiting if which == number]
-                    odd = [(who, what) for who, what in of_all if what != signature]
+                    of_all = [each for each in waiting if each.number == number]
+                    odd = [each for each in of_all if each.signature != signature]
                     if odd:
                         told, one = self.knowledge.fail(number, 0), (site, signature)
-                        answers.append(_disagreement(number, 0, one, odd[0], told))
+                        other = odd[0].site, odd[0].signature
+                        answers.append(_disagreement(number, 0, one, other, told))
                         continue
                 if number not in self.held and (reason := _lacks_source(signature, self.members)):
                     answers += self._fail(number, 0, reason)
                     continue
                 if number not in self.held and not self._begin(site, number, signature):
-                    self._waiting.append((site, number, signature))
+                    self._waiting.append(request)
                     continue
-                answers.append(self._answer(site, number, signature))
+                answers.append(self._answer(request, is_ahead))
         return tuple(answers)
+
+    def _may_still_agree(self, request: _Request, is_ahead: bool) -> bool:
+        """Return whether a request for other terms than are held waits until members have called.
+
+        What was asked for ahead, whichever of the two it is, may be taken back.
+        """
+        if request.number not in self.held:
+            return False
+        held = self.held[request.number]
+        if held.signature == request.signature:
+            return False
+        is_called = any(self.asked[site] >= request.number for site in held.granted)
+        return is_ahead or (held.was_ahead and bool(held.granted) and not is_called)
 
     def _begin(self, site: int, number: int, signature: Signature) -> bool:
         # One that all members wait for can end by itself, whatever the others do. Where only one
         # contributes, the others' buffers are overwritten before a late one can disagree.
         have_all_asked = number <= min(self.asked.values())
-        all_contribute = signature.source is None and not signature.receivers
-        may_begin = all_contribute and self._counter.has_room(signature, self.has_followers)
+        may_begin = _all_contribute(signature) and self._counter.has_room(
+            signature, self.has_followers
+        )
         if not may_begin and not have_all_asked:
             return False
         plan = self.plans.for_exchange(signature)
@@ -244,7 +350,8 @@ class ExchangeBook:
         self.held.begin(site, number, signature, plan)
         return True
 
-    def _answer(self, site: int, number: int, signature: Signature) -> Granted | Disagreement:
+    def _answer(self, request: _Request, is_ahead: bool) -> Granted | Disagreement:
+        site, number, signature = request.site, request.number, request.signature
         held = self.held[number]
         if signature != held.signature:
             self.held.drop(number)
@@ -254,8 +361,19 @@ class ExchangeBook:
         lacks = self.knowledge.tell(site, held.plan) is not None
         is_first, held.is_granted = not held.is_granted, True
         held.granted.add(site)
+        held.was_ahead |= is_ahead
         is_last = held.granted == {*self.members}
-        return Granted(site, number, held.exchange, held.plan, lacks, is_first, is_last, signature)
+        return Granted(
+            site,
+            number,
+            held.exchange,
+            held.plan,
+            lacks,
+            is_first,
+            is_last,
+            signature,
+            request.attempt,
+        )
 
     # --- calls that cannot end
 
@@ -279,17 +397,17 @@ class ExchangeBook:
         for number in self.held.numbers:
             if number > limit.exchanges:
                 given_up += self._fail(number, self.held.drop(number).exchange, reason)
-        for site, number, _ in self._waiting:
-            if number > limit.exchanges:
-                given_up.append(Abandoned(site, number, 0, False, reason))
-        self._waiting = deque(each for each in self._waiting if each[1] <= limit.exchanges)
+        for each in self._waiting:
+            if each.number > limit.exchanges and self._ahead.get(each.site) != each:
+                given_up.append(Abandoned(each.site, each.number, 0, False, reason))
+        self._waiting = deque(each for each in self._waiting if each.number <= limit.exchanges)
         given_up += self._gatherings.give_up_after(limit.gatherings, reason)
         return tuple(given_up)
 
     def give_up(self, number: int, reason: str) -> tuple[Abandoned, ...]:
         """End an exchange without a result, whether it has begun or not."""
         exchange = self.held.drop(number).exchange if number in self.held else 0
-        self._waiting = deque(each for each in self._waiting if each[1] != number)
+        self._waiting = deque(each for each in self._waiting if each.number != number)
         return tuple(self._fail(number, exchange, reason))
 
     def _fail(self, number: int, exchange: int, reason: str) -> list[Abandoned]:
@@ -304,12 +422,13 @@ class ExchangeBook:
         self.members = tuple(member for member in self.members if member not in sites)
         for site in sites:
             del self.asked[site]
+            self._ahead.pop(site, None)
         self.knowledge.lose(sites)
-        self._waiting = deque(each for each in self._waiting if each[0] not in sites)
+        self._waiting = deque(each for each in self._waiting if each.site not in sites)
         self.order.lose(sites)
         whole = self._gatherings.lose(sites, self.members)
         self.held.lose(sites, self.members)
-        return (*whole, *self.grant())
+        return (*whole, *self._drop_unused(), *self.grant())
 
     def admit(self, sites: Collection[int], plan: Plan, elements: int = 0) -> None:
         """Let sites take part from here on, while it is level; all have this plan.
@@ -357,13 +476,18 @@ class ExchangeBook:
                 elif said.exchange:
                     self.held.take_up(site, number, said.exchange, said.signature, self.plan)
                 else:
-                    self._waiting.append((site, number, said.signature))
+                    self._waiting.append(_Request(site, number, said.signature))
         for number, reason in failed.items():
             told = (site for site, each in standings.items() if each.asked >= number)
             self.knowledge.restore_failure(number, reason, told)
-        self._waiting = deque(sorted(self._waiting, key=lambda each: each[1]))
+        self._waiting = deque(sorted(self._waiting, key=lambda each: each.number))
         answers += self._gatherings.restore(standings, gathered)
         return (*answers, *mixed)
+
+
+def _all_contribute(signature: Signature) -> bool:
+    """Return whether members' contributions are combined, so that a late one may still disagree."""
+    return signature.source is None and not signature.receivers
 
 
 def _lacks_source(signature: Signature, members: Collection[int]) -> str:

@@ -3,13 +3,12 @@
 A site tells a checksum ahead of its request for an exchange where it has found that it is time to
 compare. The last member to ask for that exchange settles the comparison: a checksum that has not
 come by then is not waited for, so that a site which joined, or missed a step, costs a comparison
-and no false alarm. Where sites had asked for the exchange ahead of their calls, checksums come
-after the requests, and the comparison is made once all members' are here.
+and no false alarm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from anabranch.net.messages import Model
@@ -48,11 +47,6 @@ class Models:
         self._heard.setdefault(number, {})[site] = model
         while len(self._heard) > _KEPT:
             del self._heard[min(self._heard)]
-
-    def have_told(self, number: int, members: Iterable[int]) -> bool:
-        """Return whether all of these have told their models beside an exchange."""
-        heard = self._heard.get(number, {})
-        return all(member in heard for member in members)
 
     def compare(self, number: int) -> Unlike | None:
         """Return which models differ, of those that were told beside this exchange.

@@ -26,9 +26,11 @@ class Unsettled:
         sources: those that have all of the result from the first, alike: of a broadcast, or of a
             transfer; None where all contribute.
         followers: members that contribute nothing, where all others do.
+        earlier: the generation of an earlier exchange of this number that was taken back: answers
+            to its interruptions may be on their way.
 
     Attributes:
-        generation: how many times it has been interrupted.
+        generation: 0 until it is interrupted, and higher with each interruption.
         exchanges: the numbers of the exchanges that would complete it now.
         contributions: whose contributions are in which elements of the result.
         repaired: how many elements were reduced again, and how many spread from a holder.
@@ -41,9 +43,11 @@ class Unsettled:
         members: Collection[int],
         sources: Collection[int] | None,
         followers: Collection[int] = (),
+        earlier: int = 0,
     ) -> None:
         self.exchanges: tuple[int, ...] = (exchange,)
         self.generation = 0
+        self._earlier = earlier
         self.repaired = 0, 0
         self.sources = None if sources is None else frozenset(sources)
         self.followers = frozenset(followers)
@@ -79,7 +83,7 @@ class Unsettled:
     def interrupt(self, members: Collection[int]) -> None:
         """Ask these members, all that are left, what they hold."""
         self._members = set(members)
-        self.generation += 1
+        self.generation = max(self.generation, self._earlier) + 1
         self._is_mending = True
         self._held = {}
 

@@ -18,6 +18,7 @@ from anabranch.net.messages import (
     Ack,
     Agreed,
     AnyMessage,
+    AskAhead,
     Came,
     CutOff,
     ExchangeEnded,
@@ -340,6 +341,12 @@ class Scheduler:
         """Return seconds since the run began; 0 before."""
         return self._run.since_start_s()
 
+    def _answered(self, outcome: Outcome) -> None:
+        """Act on what follows as a site asks for an exchange; one that is not held ends the run."""
+        self._outcomes.follow(outcome)
+        if outcome.over:
+            self._stop_by_rule(outcome.over)
+
     def _stop_by_rule(self, reason: str) -> None:
         if self.stopped is None and not self.is_over:
             self.note(events.RunStopping(at_s=self.since_start_s(), reason=reason))
@@ -421,14 +428,15 @@ class Scheduler:
             case ExchangeRequest() if run.started_s is not None:
                 self._survivors.go_on_without_departed(message.channel)
                 if site in run.sessions:
-                    outcome = self.channels.request(site, message)
-                    self._outcomes.follow(outcome)
-                    if outcome.over:
-                        self._stop_by_rule(outcome.over)
+                    self._answered(self.channels.request(site, message))
+            case AskAhead() if run.started_s is not None:
+                self._survivors.go_on_without_departed(message.channel)
+                if site in run.sessions:
+                    self._answered(self.channels.ask_ahead(site, message))
             case Unfit() if run.started_s is not None:
                 self._outcomes.follow(self.channels.refuse(site, message))
             case ModelTold() if run.started_s is not None:
-                self._outcomes.follow(self.channels.compare(site, message))
+                self.channels.hear_model(site, message)
             case Holding():
                 self._outcomes.follow(self.channels.hold(site, message))
             case ExchangeEnded():

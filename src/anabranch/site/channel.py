@@ -43,10 +43,11 @@ class Asked:
     """An exchange that was asked for."""
 
     at_s: float
-    place: int  # among the channel's calls
+    place: int  # among the channel's calls; 0 before its call
     signature: Signature
     follows: bool  # asked in the place of the program, which contributes nothing
     granted: asyncio.Future[tuple[Grant, Plan]]
+    attempt: int = 0  # how often it was asked for ahead before, and taken back
     unfit: str = ""  # why no member can use what this site would contribute: it fails
 
 
@@ -68,8 +69,8 @@ class Channel:
     plan: Plan  # the latest
     plans: dict[int, Plan] = field(default_factory=dict)  # that came last, by version
     number: int = 0  # of the latest exchange that began here
-    asked: int = 0  # the latest exchange that was asked for
-    promised: Signature | None = None  # of the next exchange, before which no other call is made
+    ahead: Asked | None = None  # the next exchange, asked for ahead of its call
+    attempt: int = 0  # how often the next exchange was asked for ahead, and that was taken back
     awaited: int = 0  # the latest exchange that another member is known to have asked for
     gathered: int = 0  # gatherings begun here
     over: Exception | None = None  # that no further exchange is held, once it is known
@@ -110,9 +111,34 @@ class Channel:
             )
         return self.plans[version]
 
+    def take_back(self) -> None:
+        """Forget that the next exchange was asked for ahead: this site makes another call."""
+        if self.ahead is not None:
+            self.ahead = None
+            self.attempt += 1
+
+    def granted(self, grant: Grant) -> Asked | None:
+        """Return what a grant answers; None where it was asked for ahead, and taken back.
+
+        Raises:
+            OutOfPlaceMessage: it answers nothing that was asked for.
+        """
+        asked = self.waiting.get(grant.number)
+        if asked is None and grant.number == self.number + 1:
+            asked = self.ahead
+            if grant.attempt < self.attempt:
+                return None
+        if asked is not None and grant.attempt < asked.attempt:
+            return None
+        if asked is None or grant.attempt > asked.attempt or asked.granted.done():
+            raise OutOfPlaceMessage(
+                f"exchange {grant.number} of channel {grant.channel} is granted, unasked"
+            )
+        return asked
+
     def refuse(self, number: int, over: Exception) -> None:
         """Let an exchange that was asked for, and all after it, end by this error."""
-        self.over = over
+        self.over, self.ahead = over, None
         for each, asked in self.waiting.items():
             if each >= number and not asked.granted.done():
                 asked.granted.set_exception(over)
@@ -121,7 +147,7 @@ class Channel:
     @property
     def calls_made(self) -> int:
         """How many calls were asked for here, of whichever kind."""
-        return self.asked + self.gathered
+        return self.number + self.gathered
 
     @property
     def heard(self) -> int:
@@ -131,11 +157,15 @@ class Channel:
     def forget_interruptions(self) -> list[Repair]:
         """Forget those of exchanges that were not granted here: the scheduler was restarted.
 
-        It will say anew what it still knows of them.
+        It will say anew what it still knows of them. It knows of no call that was asked for ahead,
+        nor of earlier attempts.
 
         Returns:
             The repairs that will not begin.
         """
+        self.ahead, self.attempt = None, 0
+        for asked in self.waiting.values():
+            asked.attempt = 0
         granted = {number for number, asked in self.waiting.items() if asked.granted.done()}
         for number in self.interrupted.keys() - granted:
             del self.interrupted[number]
@@ -170,7 +200,7 @@ class Channel:
             for number, each in self.gathering.items()
         )
         answers = tuple(encode(message) for message in (*self.ended, *self.answers.values()))
-        counts = self.plan.version, self.asked, self.gathered
+        counts = self.plan.version, self.number, self.gathered
         return ChannelStanding(channel, *counts, (*exchanges,), gatherings, answers)
 
     # --- what the scheduler says
@@ -194,6 +224,12 @@ class Channel:
         else:
             call.repair(message, plan)
 
+    def withdraw(self, number: int) -> Repair | None:
+        """Forget what interrupted an exchange that is not held; return a repair not to begin."""
+        self.interrupted.pop(number, None)
+        repair, _ = self.repairs.pop(number, (None, None))
+        return repair
+
     def fail(
         self,
         message: ExchangeFailed,
@@ -214,8 +250,7 @@ class Channel:
         if call is not None:
             call.fail(error)
             return
-        self.interrupted.pop(message.number, None)
-        repair, _ = self.repairs.pop(message.number, (None, None))
+        repair = self.withdraw(message.number)
         if exchanging is not None:
             if repair is not None:
                 void(exchanging, repair)

@@ -23,6 +23,7 @@ from anabranch.net.errors import LinkError, NetError, OutOfPlaceMessage, PeerErr
 from anabranch.net.messages import (
     Admitted,
     AnyMessage,
+    AskAhead,
     Awaited,
     Called,
     Contribution,
@@ -47,11 +48,12 @@ from anabranch.net.messages import (
     Subgrouped,
     SubgroupRequest,
     Unfit,
+    Withdrawn,
 )
 from anabranch.plan import Plan
 from anabranch.site.arithmetic import Buffer, Flat, Floats
 from anabranch.site.call import Call, signature_of, void
-from anabranch.site.channel import Asked, Channels, Gathering
+from anabranch.site.channel import Asked, Channel, Channels, Gathering
 from anabranch.site.control import Control, RoundsOver
 from anabranch.site.exchange import Exchange
 from anabranch.site.exchanging import Exchanging
@@ -63,11 +65,6 @@ from anabranch.site.terms import Op, Terms, Wire
 _REPORTS_A_WINDOW = 16
 
 
-NOT_PROMISED = (
-    "the call before has promised (more=True) that the next call is another exchange of its terms, "
-    "the same op, wire and number of elements; make that one, or do not promise it"
-)
-PROMISED_AND_LEFT = "left, and not made the call that it had asked for ahead"
 OTHER_CALL = (
     "the other sites made another call in this place, while this one got the state of training; "
     "make the same calls in the same order at every site"
@@ -244,8 +241,8 @@ class Collectives:
             buffer: what is contributed; holds the result afterwards.
             terms: the same at every member.
             weight: of this site's contribution, > 0.
-            more: whether another exchange of these terms is this site's next call in the channel:
-                it is then asked for before this one ends, so that no site waits for its plan.
+            more: whether another exchange of these terms is probably this site's next call: it is
+                then asked for before this one ends, so that no site waits for its plan.
             channel: whose exchange it is; 0 for all sites', others as ``subgroup`` returns them.
             calls: whether members that have not asked for it are to know that it has begun, see
                 ``is_awaited``.
@@ -254,7 +251,7 @@ class Collectives:
             model: what the scheduler compares with other members'; None where it is not time.
 
         Raises:
-            ValueError: a buffer or weight that cannot be, or another exchange than was promised.
+            ValueError: a buffer or weight that cannot be.
             RoundsOver: there is no further exchange; the buffer is as it was.
             ExchangeError: the members disagree on what to exchange, and names two of them; or one
                 has left, or nothing to contribute.
@@ -264,7 +261,6 @@ class Collectives:
             raise ValueError("the buffer is empty; an exchange without data would wait for no site")
         weight = weight_of(weight)
         signature = signature_of(terms)
-        self._keep_promise(channel, signature)
         if channel == 0 and not terms.receivers:
             kept = self._take_kept(signature)
             if kept is not None:
@@ -279,41 +275,36 @@ class Collectives:
         number = self._ask_for_next(channel, terms, calls=calls)
         if unfit:
             self._refuse(channel, number, unfit)
-        state = self._channels[channel]
-        if more:
-            state.promised = signature
         self._gets_state |= self._site in terms.receivers
         self._make_called()  # what others have called for after it
-        try:
-            return await self._take_part(channel, number, buffer, terms, weight, more)
-        except ExchangeError:
-            if state.asked == number:  # nothing was asked for ahead, and none follows now
-                state.promised = None
-            raise
+        return await self._take_part(channel, number, buffer, terms, weight, more)
 
     def ask_ahead(self, terms: Terms, channel: int = 0) -> None:
-        """Ask for the next exchange, so that it begins at once: it is this site's next call.
+        """Ask for the next exchange, so that its plan is here when it is called for.
 
-        Where this site follows, its next call may be made already, and it does not ask.
+        It binds nothing: any other call of this site takes it back. Where this site follows, its
+        next call may be made already, and it does not ask.
         """
-        if channel == 0 and self._following is not None:
+        state = self._channels[channel]
+        if (channel == 0 and self._following is not None) or state.ahead is not None:
             return
-        state = self._channels[channel]
-        self._ask(channel, state.number + 1, terms)
-        state.promised = signature_of(terms)
+        if state.over is None and not self._scheduler.is_over:
+            state.ahead = self._asked_for(state, signature_of(terms))
+            message = AskAhead(channel, state.number + 1, state.ahead.signature, state.attempt)
+            self._scheduler.post(message)
 
-    def _keep_promise(self, channel: int, signature: Signature | None) -> None:
-        """Take note of a call, which is the one that was promised.
+    def _asked_for(self, state: Channel, signature: Signature, follows: bool = False) -> Asked:
+        granted: asyncio.Future[tuple[Grant, Plan]] = self._loop.create_future()
+        return Asked(self._loop.time(), 0, signature, follows, granted, state.attempt)
 
-        Raises:
-            ValueError: it is not.
+    def _take_back_all_but(self, kept: Channel | None = None) -> None:
+        """Take back what was asked for ahead: the scheduler does so too, as it hears of a call.
+
+        One that is granted takes room, and a large one of other members could wait for it for ever.
         """
-        state = self._channels[channel]
-        # One that is granted takes room: a large one of other members could wait for it for ever.
-        elsewhere = [each for each in self._channels.values() if each is not state]
-        if state.promised not in (None, signature) or any(each.promised for each in elsewhere):
-            raise ValueError(NOT_PROMISED)
-        state.promised = None
+        for state in self._channels.values():
+            if state is not kept:
+                state.take_back()
 
     def _refuse(self, channel: int, number: int, why: str) -> None:
         """Let an exchange that is asked for fail; it may be granted already, and does not begin."""
@@ -347,11 +338,25 @@ class Collectives:
         follows: bool = False,
         calls: bool = False,
     ) -> int:
-        """Ask for the next exchange, unless that has been done; return its number."""
-        state = self._channels[channel]
+        """Ask for the next exchange, also if it has failed: they are counted; return its number."""
+        state, signature = self._channels[channel], signature_of(terms)
+        if state.ahead is not None and (state.over or state.ahead.signature != signature):
+            state.take_back()
+        self._take_back_all_but(state)
+        asked = state.ahead or self._asked_for(state, signature, follows)
         state.number += 1
-        # Also if it has failed: they are counted.
-        self._ask(channel, state.number, terms, follows, calls)
+        state.ahead, state.attempt = None, 0
+        asked.place = state.calls_made
+        state.waiting[state.number] = asked
+        if state.over is not None:
+            asked.granted.set_exception(state.over)
+            asked.granted.exception()  # it may never be waited for
+        elif self._scheduler.is_over:
+            if not asked.granted.done():
+                self._scheduler.fail_with(asked.granted)
+        else:
+            request = ExchangeRequest(channel, state.number, signature, calls, asked.attempt)
+            self._scheduler.post(request)
         return state.number
 
     async def _take_part(
@@ -414,8 +419,8 @@ class Collectives:
         why_last = grant.why_last if settled is None else settled.why_last
         if why_last:
             state.over = RoundsOver(why_last)
-        elif more:
-            self._ask(channel, number + 1, terms)
+        elif more and state.number == number:
+            self.ask_ahead(terms, channel)
         size_bytes = terms.wire.item_bytes * buffer.elements
         done = Round(number, grant.version, seconds, tree, waited_for, channel, size_bytes)
         if settled is None:
@@ -426,31 +431,6 @@ class Collectives:
             contributions=settled.contributions,
             is_last=bool(why_last),
         )
-
-    def _ask(
-        self,
-        channel: int,
-        number: int,
-        terms: Terms,
-        follows: bool = False,
-        calls: bool = False,
-    ) -> None:
-        """Ask for an exchange, unless that has been done."""
-        state = self._channels[channel]
-        if number <= state.asked:
-            return
-        state.asked = number
-        granted: asyncio.Future[tuple[Grant, Plan]] = self._loop.create_future()
-        signature = signature_of(terms)
-        now_s = self._loop.time()
-        state.waiting[number] = Asked(now_s, state.calls_made, signature, follows, granted)
-        if state.over is not None:
-            granted.set_exception(state.over)
-            granted.exception()  # it may never be waited for
-        elif self._scheduler.is_over:
-            self._scheduler.fail_with(granted)
-        else:
-            self._scheduler.post(ExchangeRequest(channel, number, signature, calls))
 
     def advanced(self, exchange: Exchange) -> None:
         """Tell the scheduler how far this site is, and ask for the next exchange in time."""
@@ -463,11 +443,12 @@ class Collectives:
             underway.told = spread.held
             self._scheduler.post(Progress(exchange.number, tuple(spread.held_by_tree)))
         if underway.more is not None and not self._scheduler.is_over:
-            if underway.number < self._channels[underway.channel].asked:
+            state = self._channels[underway.channel]
+            if underway.number < state.number or state.ahead is not None:
                 return
             elapsed_s = self._loop.time() - underway.began_s
             if is_time_to_ask(elapsed_s, exchange.done_share, self._round_trip_s):
-                self._ask(underway.channel, underway.number + 1, underway.more)
+                self.ask_ahead(underway.more, underway.channel)
 
     async def subgroup(self, members: tuple[int, ...], name: str = "") -> int:
         """Return the channel of some sites, which all of them ask for; this one is among them.
@@ -494,11 +475,9 @@ class Collectives:
             what: what it is gathered for, in words, for a member that makes another call.
 
         Raises:
-            ValueError: an exchange was promised in its place.
             ExchangeError: a member exchanges instead, or has left; names it.
             RunAborted: the run ended early.
         """
-        self._keep_promise(channel, None)
         if channel == 0 and self._following is not None:
             if self._following.has_kept:
                 raise ExchangeError(OTHER_CALL)
@@ -520,11 +499,9 @@ class Collectives:
             holds_state: whether this site has the state of training.
 
         Raises:
-            ValueError: an exchange was promised in its place.
             ExchangeError: a member makes another call instead; names it.
             RunAborted: the run ended early.
         """
-        self._keep_promise(0, None)
         found: Admitted
         kept = self._take_kept(None)
         if kept is not None:
@@ -605,15 +582,10 @@ class Collectives:
             self._scheduler.post(said)
 
     async def finish(self) -> None:
-        """Make no further call: wait for those that go on, and take back what was promised."""
+        """Make no further call: wait for those that go on."""
         self._following = None
         await asyncio.gather(*self._made, return_exceptions=True)
-        if self._scheduler.is_over:
-            return
-        for channel, state in self._channels.items():
-            # Others may make that call, and would wait for this site.
-            if state.asked > state.number and not self.is_over(channel):
-                self._refuse(channel, state.asked, PROMISED_AND_LEFT)
+        self._take_back_all_but()
 
     def close(self) -> None:
         """Give up what goes on in the program's place."""
@@ -638,6 +610,7 @@ class Collectives:
     def _gather(
         self, channel: int, number: int, value: bytes, admits: bool, what: str = ""
     ) -> asyncio.Future[Any]:
+        self._take_back_all_but()
         state = self._channels[channel]
         future: asyncio.Future[Any] = self._loop.create_future()
         state.gathering[number] = Gathering(state.calls_made, value, admits, what, future)
@@ -654,6 +627,7 @@ class Collectives:
         futures: list[asyncio.Future[Any]] = [*self._subgroups.values()]
         for state in self._channels.values():
             futures += [asked.granted for asked in state.waiting.values()]
+            futures += [] if state.ahead is None else [state.ahead.granted]
             futures += [gathering.answered for gathering in state.gathering.values()]
         for future in futures:
             if not future.done():
@@ -702,6 +676,10 @@ class Collectives:
                 state = self._channels.of(message.channel)
                 plan = self._channels.plan_of(message.channel, message.version, message.plan_json)
                 state.repair(message, plan)
+            case Withdrawn():
+                repair = self._channels.of(message.channel).withdraw(message.number)
+                if repair is not None and self._exchanging is not None:
+                    void(self._exchanging, repair)
             case Settled():
                 state = self._channels[message.channel]
                 state.ended.append(message)
@@ -731,14 +709,13 @@ class Collectives:
                 raise OutOfPlaceMessage(f"a {type(message).__name__}, which has no meaning here")
 
     def _granted(self, grant: Grant) -> None:
-        state = self._channels.get(grant.channel)
-        asked = None if state is None else state.waiting.get(grant.number)
-        if state is None or asked is None or asked.granted.done():
-            raise OutOfPlaceMessage(
-                f"exchange {grant.number} of channel {grant.channel} is granted, unasked"
-            )
-        self._round_trip_s = self._loop.time() - asked.at_s
+        state = self._channels.of(grant.channel)
+        asked = state.granted(grant)
+        # Kept in any case: the scheduler takes it for known here.
         plan = self._channels.plan_of(grant.channel, grant.version, grant.plan_json)
+        if asked is None:
+            return
+        self._round_trip_s = self._loop.time() - asked.at_s
         if not asked.unfit:  # else its failure is on the way
             asked.granted.set_result((grant, plan))
 
@@ -752,7 +729,7 @@ class Collectives:
         for each in self._channels.values():  # all members' gatherings before this one have ended
             each.answers.clear()
         state.answers[message.number] = message
-        state.number = state.asked = message.exchanges
+        state.number, state.attempt = message.exchanges, 0
         state.gathered = message.number
         if message.plan_json:
             self._channels.take(0, message.plan_json)

@@ -70,6 +70,7 @@ from anabranch.net.messages import (
     Subgrouped,
     TimeReply,
     Welcome,
+    Withdrawn,
 )
 from anabranch.net.network import Address, Connection, ControlNetwork
 from anabranch.net.pipe import End
@@ -377,6 +378,7 @@ class Control:
                 | Dispatched()
                 | EpochChanged()
                 | ExchangeFailed()
+                | Withdrawn()
                 | Gathered()
                 | GatherFailed()
                 | Grant()

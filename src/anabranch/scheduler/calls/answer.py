@@ -30,6 +30,7 @@ class Granted:
         is_first: whether no other member was granted it before.
         is_last: whether all members are granted it now.
         signature: what is exchanged.
+        attempt: of the site to ask for it.
     """
 
     site: int
@@ -40,6 +41,19 @@ class Granted:
     is_first: bool
     is_last: bool
     signature: Signature
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """All members that had asked for an exchange ahead have made another call; none has begun it.
+
+    Args:
+        number, exchange: as in :class:`Granted`.
+    """
+
+    number: int
+    exchange: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,5 +139,5 @@ class Whole:
     heard: int
 
 
-Answer = Granted | Disagreement | Mixed | Abandoned | Whole
+Answer = Granted | TakenBack | Disagreement | Mixed | Abandoned | Whole
 """What follows from a call in its book."""

@@ -12,7 +12,15 @@ from anabranch import plan as plans
 from anabranch.net.messages import ExchangeFailed, Gathered, GatherFailed, Grant, Message
 from anabranch.scheduler.calls import accounts
 from anabranch.scheduler.calls.accounts import Name
-from anabranch.scheduler.calls.answer import Abandoned, Answer, Disagreement, Granted, Mixed, Whole
+from anabranch.scheduler.calls.answer import (
+    Abandoned,
+    Answer,
+    Disagreement,
+    Granted,
+    Mixed,
+    TakenBack,
+    Whole,
+)
 from anabranch.scheduler.calls.books import Books
 from anabranch.scheduler.calls.dealing import Dealing
 from anabranch.scheduler.calls.following import Following
@@ -50,7 +58,7 @@ class Answering:
 
     def answer(self, channel: int, answers: Iterable[Answer], outcome: Outcome) -> None:
         """Add what a book's answers lead to, in order; what fails frees room for others."""
-        failed_any = False
+        frees_room = False
         for answer in answers:
             match answer:
                 case Disagreement():
@@ -65,8 +73,11 @@ class Answering:
                     self._whole(channel, answer, outcome)
                 case Granted():
                     self._granted(channel, answer, outcome)
-            failed_any |= isinstance(answer, Disagreement | Mixed | Abandoned)
-        if failed_any:
+                case TakenBack():
+                    self._dealing.forget(answer.exchange)
+                    self._settling.take_back(channel, answer.number, outcome)
+            frees_room |= isinstance(answer, Disagreement | Mixed | Abandoned | TakenBack)
+        if frees_room:
             self.use_room(outcome)
 
     def give_up(self, channel: int, answers: Iterable[Abandoned], outcome: Outcome) -> None:
@@ -144,4 +155,5 @@ class Answering:
             bool(answer.signature.receivers) or was_interrupted,
             () if unsettled is None else tuple(sorted(unsettled.followers)),
             self._books.why_last(channel, answer.number) if self._books.tells_last else "",
+            answer.attempt,
         )

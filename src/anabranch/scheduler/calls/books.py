@@ -94,8 +94,8 @@ class Books:
 
     @property
     def are_busy(self) -> bool:
-        """Whether exchanges are under way."""
-        return any(book.held.exchanges for book in self._books)
+        """Whether exchanges are under way that a member has called for."""
+        return any(book.is_busy for book in self._books)
 
     def stalls(self) -> list[Stall]:
         """Return the next call of each member that has not made a call which others have."""

@@ -55,7 +55,9 @@ class HeldExchange:
         first: the site that asked first.
         is_granted: whether to any member, which may be lost by now.
         is_restored: whether from what members said of it, after a restart.
-        granted: the members that have begun it.
+        was_ahead: whether it was granted to a member ahead of its call, which may have begun it
+            before the call is heard of here.
+        granted: the members that may have begun it.
         ended: the checksums of those that have its result.
     """
 
@@ -65,6 +67,7 @@ class HeldExchange:
     first: int
     is_granted: bool = False
     is_restored: bool = False
+    was_ahead: bool = False
     granted: set[int] = field(default_factory=set)
     ended: dict[int, int | None] = field(default_factory=dict)
 

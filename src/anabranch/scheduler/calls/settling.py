@@ -20,6 +20,7 @@ from anabranch.net.messages import (
     RepairPart,
     Settled,
     Signature,
+    Withdrawn,
 )
 from anabranch.plan import Plan
 from anabranch.scheduler.calls import accounts
@@ -54,6 +55,8 @@ class Settling:
         self._books = books
         self._transferring = transferring
         self._unsettled: dict[tuple[int, int], Unsettled] = {}  # by channel and number
+        # Of exchanges that were taken back: answers to these may be on their way.
+        self._generations: dict[tuple[int, int], int] = {}
         self.incomplete = 0
 
     def begin(self, channel: int, granted: Granted, followers: Collection[int]) -> None:
@@ -65,6 +68,7 @@ class Settling:
             members,
             _sources(signature, members),
             followers,
+            self._generations.pop((channel, granted.number), 0),
         )
 
     def get(self, channel: int, number: int) -> Unsettled | None:
@@ -74,6 +78,14 @@ class Settling:
     def drop(self, channel: int, number: int) -> None:
         """Forget an exchange that has failed."""
         self._unsettled.pop((channel, number), None)
+
+    def take_back(self, channel: int, number: int, outcome: Outcome) -> None:
+        """Forget an exchange that no member has begun; another of its number may follow."""
+        unsettled = self._unsettled.pop((channel, number), None)
+        if unsettled is not None and unsettled.generation:
+            self._generations[channel, number] = unsettled.generation
+            members = self._books[channel].members
+            outcome.say += [(member, Withdrawn(channel, number)) for member in members]
 
     def forget_all_but(self, channel: int, held: Container[int]) -> None:
         """Forget the exchanges of a channel that are not held any more.
