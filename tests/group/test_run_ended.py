@@ -102,15 +102,17 @@ def test_several_calls_under_way_at_the_end_have_a_result_or_say_that_it_is_over
     ids=["plain", "delay", "outer", "fragments", "all"],
 )
 def test_models_are_alike_once_they_have_finished(how: dict[str, Any]) -> None:
-    def live(group: Group) -> tuple[int, list[float]]:
-        model, steps = torch.zeros(5), 0
-        averaging = group.average([model], every=4, **how)
+    def live(group: Group) -> tuple[int, list[list[float]]]:
+        model, running = torch.zeros(5), torch.zeros(2)
+        counted = torch.zeros(1, dtype=torch.int64)
+        averaging = group.average([model], buffers=[running, counted], every=4, **how)
         while not group.is_over:
             model += group.rank
+            running += group.rank
+            counted += 1 + group.rank
             averaging.step()
-            steps += 1
         averaging.finish()
-        return steps, model.tolist()
+        return averaging.steps, [each.tolist() for each in (model, running, counted)]
 
     found = run(live)
     assert len({steps for steps, _ in found}) == 1

@@ -201,6 +201,7 @@ class ModelAverage:
             self._tensors.refresh()
             self._local.finish()
             self._tensors.finish()
+            self._buffers.finish()
         self._stepped_s = self._calls.now_s()
 
     def _ask_ahead(self) -> None:

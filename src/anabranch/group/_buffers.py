@@ -50,6 +50,7 @@ class Buffers:
         self._numbers = np.zeros(sum(map(_length, averaged)) + len(averaged), np.float32)
         self._before: list[Tensor] = []  # those that are copied, when their broadcast began
         self._copies: list[Tensor] = []  # and as it leaves them
+        self._agreed = [each.to("cpu", copy=True) for each in self._copied()]  # by the last one
         self._words: list[Any] = []
 
     @property
@@ -113,8 +114,15 @@ class Buffers:
             ValueError: there are other buffers than before.
         """
         self._finish_words()
+        self._agreed = self._copies
         for each, copy, sent in zip(self._copied(), self._copies, self._before, strict=True):
             each.copy_(_moved_on(copy, sent, each.cpu()))
+
+    def finish(self) -> None:
+        """Leave out what steps have changed since the last averages: all have the same then."""
+        self.adopt()
+        for each, agreed in zip(self._copied(), self._agreed, strict=True):
+            each.copy_(agreed)
 
     def _finish_words(self) -> None:
         for words in self._words:
@@ -143,6 +151,7 @@ class Buffers:
             "numbers": torch.from_numpy(self._numbers),
             "before": [*self._before],
             "copies": [*self._copies],
+            "agreed": [*self._agreed],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -163,6 +172,7 @@ class Buffers:
         self._numbers[:] = state["numbers"]
         self._before = [each.clone() for each in state["before"]]
         self._copies = [each.clone() for each in state["copies"]]
+        self._agreed = [each.clone() for each in state["agreed"]]
 
     @property
     def _changed(self) -> Floats:
