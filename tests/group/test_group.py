@@ -397,6 +397,7 @@ def test_a_loss_of_no_step_is_refused(
         groups[0].report_loss(0.5, step, samples)
     groups[0].report_loss(0.5, step=0)  # as loops count
     groups[0].report_loss(float("nan"))  # training has diverged, which ends nothing
+    groups[0].report_loss(torch.ones(1, requires_grad=True).sum())
     at_each(groups, Group.barrier)
 
 
@@ -431,7 +432,12 @@ def test_stats_tell_what_was_sent_and_how_long_it_took(groups: tuple[Group, ...]
         (lambda g: g.report_accuracy(90.0), "accuracy is 90.0, must be a number from 0 to 1"),
         (lambda g: g.report_accuracy(float("nan")), "accuracy is nan"),
         (lambda g: g.report_accuracy(10**400), "accuracy is 1000"),
-        (lambda g: g.report_accuracy("good"), "accuracy is 'good'"),
+        (lambda g: g.report_accuracy("0.5"), "accuracy is '0.5'"),
+        (lambda g: g.report_loss("0.5"), "loss is '0.5', must be a number"),
+        (lambda g: g.report_loss(b"1"), "loss is b'1', must be a number"),
+        (lambda g: g.report_loss(None), "loss is None, must be a number"),
+        (lambda g: g.report_loss(1j), "loss is 1j, must be a number"),
+        (lambda g: g.report_loss(torch.zeros(2)), "loss is tensor.*, must be a number"),
         (lambda g: g.all_reduce([torch.ones(2), None]), "tensor 1 is None"),
         (lambda g: g.all_reduce(None), "tensor 0 is None"),
         (lambda g: g.all_reduce(torch.nn.Linear(2, 2)), "tensor 0 is a Linear"),

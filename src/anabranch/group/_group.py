@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import os
 import sys
 from collections import deque
@@ -22,7 +21,8 @@ import msgspec
 from anabranch.group import _alike
 from anabranch.group._incomplete import Incomplete
 from anabranch.group._member import NOT_IN, Member, now
-from anabranch.group._packed import MOST_COUNTED, packed
+from anabranch.group._numbers import count_of, number_of
+from anabranch.group._packed import packed
 from anabranch.group._place import Place
 from anabranch.group._place import find as find_place
 from anabranch.group._tensors import (
@@ -952,18 +952,15 @@ class Group:
             samples: how many the mean is over, and so what it weighs beside other sites'.
 
         Raises:
-            ValueError: ``step`` is no integer >= 0, or ``samples`` none >= 1; or ``serve`` or
-                ``gossip`` has to come first.
+            ValueError: ``loss`` is no number, ``step`` no integer >= 0, or ``samples`` none >= 1;
+                or ``serve`` or ``gossip`` has to come first.
         """
         member = self._member
         member.check_started()
-        step = _counted("step", member.steps_told + 1 if step is None else step, 0)
-        samples = _counted("samples", samples, 1)
+        loss = number_of("loss", loss)
+        step = count_of("step", member.steps_told + 1 if step is None else step, 0)
+        samples = count_of("samples", samples, 1)
         member.steps_told = step
-        try:
-            loss = float(loss)
-        except OverflowError:  # as of 10**400
-            loss = math.inf
         member.thread.run(now(partial(member.site.report_loss, loss, step, samples)))
 
     def report_accuracy(self, accuracy: float, step: int | None = None) -> None:
@@ -981,13 +978,11 @@ class Group:
         """
         member = self._member
         member.check_started()
-        step = _counted("step", member.steps_told if step is None else step, 0)
-        try:
-            told = float(accuracy)
-        except (TypeError, ValueError, OverflowError):
-            told = math.nan
+        step = count_of("step", member.steps_told if step is None else step, 0)
+        should_be = "a number from 0 to 1"
+        told = number_of("accuracy", accuracy, should_be)
         if not 0 <= told <= 1:
-            raise ValueError(f"accuracy is {accuracy!r}, must be a number from 0 to 1")
+            raise ValueError(f"accuracy is {accuracy!r}, must be {should_be}")
         member.thread.run(now(partial(member.site.report_accuracy, told, step)))
 
     def close(self) -> None:
@@ -1008,12 +1003,6 @@ class Group:
         traceback: TracebackType | None,
     ) -> None:
         self._member.close(error)
-
-
-def _counted(name: str, number: int, least: int) -> int:
-    if not isinstance(number, Integral) or not least <= number <= MOST_COUNTED:
-        raise ValueError(f"{name} is {number!r}, must be an integer from {least} to {MOST_COUNTED}")
-    return int(number)
 
 
 def join(
