@@ -348,5 +348,5 @@ class Presence:
         if self._pace is not None and self._pace.book.standing.under_way:
             update = self._pace.book.standing.made(site) or self._pace.book.standing.under_way
             return f"in update {update}"
-        latest = self._run.channels.all.latest
+        latest = self._run.channels.all.latest_held
         return f"in round {latest}" if latest else "before the first round"
