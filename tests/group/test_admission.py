@@ -6,16 +6,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from threading import Event
 
 import msgspec
 import numpy as np
 import pytest
 
 import anabranch
+from anabranch import Group
 from anabranch.group import _local
 from anabranch.group._local import local
 from anabranch.learn.handed_state import Packed
 from anabranch.net.tcp import Networks
+from anabranch.pace import Asp
+from anabranch.plan import Star
 from anabranch.scheduler.deal import ByShare
 
 from ..threads import Threads, at_each
@@ -167,6 +171,41 @@ def test_a_site_that_joins_later_calls_nothing_before_it_is_let_in() -> None:
         assert {group.sites for group in everyone} == {("site0", "site1", "site2")}
         assert [group.rank for group in everyone] == [0, 1, 2]
         pool.each(lambda group: group.close(), everyone)
+
+
+def test_a_site_to_which_a_served_model_comes_later_is_one_of_its_sites() -> None:
+    """As one that is back: programs ask for their rank, and are started again as they are."""
+    service = anabranch.Service(
+        _local._complete(3),
+        awareness=None,
+        planner=Star(hub="site0"),
+        pace=Asp(),
+        updates=20,
+        begin_with=2,
+    )
+    names, is_there = ("site0", "site1", "site2"), Event()
+
+    def work(group: Group) -> tuple[float, ...]:
+        parameter = np.zeros(3, np.float32)
+        group.serve([parameter], learning_rate=1.0)
+        assert (group.sites, group.rank, group.size) == (names, group.index, 3)
+        if group.index == 2:
+            is_there.set()
+        while group.pull():
+            assert is_there.wait(60.0)
+            group.push([np.ones(3, np.float32)], samples=1)
+        assert (group.sites, group.rank, group.size) == (names, group.index, 3)
+        group.close()
+        return tuple(parameter.tolist())
+
+    with Threads(3) as pool, _local._serving(service) as (address, token):
+        founders = pool.each(lambda name: anabranch.join(address, name, token=token), names[:2])
+        assert {group.sites for group in founders} == {names}
+        first = [pool.submit(work, group) for group in founders]
+        late = anabranch.join(address, "site2", token=token)
+        assert (late.sites, late.rank) == (names, 2)
+        last = pool.submit(work, late)
+        assert len({part.result() for part in (*first, last)}) == 1
 
 
 def test_a_newcomer_that_fails_is_named_to_the_others_and_may_come_again(

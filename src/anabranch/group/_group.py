@@ -223,7 +223,10 @@ class Group:
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The members' names, as of the calls whose end has been waited for."""
+        """The members' names, as of the calls whose end has been waited for.
+
+        Where a model is served, all sites of the overlay: workers come and go between calls.
+        """
         return tuple(self._names[index] for index in self._present)
 
     def _are_left(self, admissions: int, members: Sequence[int]) -> None:
@@ -926,7 +929,7 @@ class Group:
         member.check_open()
         names = self._names
         sent = member.thread.run(now(member.site.agent.sent_bytes))
-        meter = member.meter
+        meter = member.site.meter
         latest = {} if meter is None else member.thread.run(now(lambda: dict(meter.latest)))
         share = None
         if self._rounds and self._channel == 0 and not member.assumes_rates:
@@ -1146,4 +1149,4 @@ def join_at(
     shown = None if outbound_only else place.advertise
     door = Door(where, place.site, place.token, listen, shown, patience_s, gives_up, say)
     member = Member(door, credentials)
-    return Group(member, 0, sorted(member.site.first_plan.members), on_nan, hints, on_unlike)
+    return Group(member, 0, member.first_members, on_nan, hints, on_unlike)

@@ -11,13 +11,12 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future, wait
 from functools import cached_property, partial
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from anabranch import plan as plans
 from anabranch._text import say
 from anabranch.group import _exit
-from anabranch.group._packed import MOST_COUNTED
+from anabranch.group._numbers import count_of, number_of
 from anabranch.group._served_memory import ServedMemory
 from anabranch.group._thread import LoopThread
 from anabranch.group._whole import Whole
@@ -28,7 +27,6 @@ from anabranch.net.tls import Credentials
 from anabranch.site.agent import Gossips
 from anabranch.site.collectives import RunEnded
 from anabranch.site.control import RoundsOver
-from anabranch.site.meter import Meter
 from anabranch.site.neighbourhood import LIMITS as DATA_LIMITS
 from anabranch.site.reduction import weight_of
 from anabranch.site.serving import ServedModel
@@ -147,9 +145,11 @@ class Member:
             raise RunAborted("the group has ended, before it let this site in") from None
 
     @property
-    def meter(self) -> Meter | None:
-        """Of the links to this site; None where they are not measured."""
-        return self.site.meter
+    def first_members(self) -> tuple[int, ...]:
+        """The group's members as this site joins; where a model is served, all sites."""
+        if self._settings.workers:
+            return tuple(range(self.site.overlay.size))
+        return tuple(sorted(self.site.first_plan.members))
 
     @property
     def assumes_rates(self) -> bool:
@@ -337,16 +337,17 @@ class Member:
         served = self._serving()
         if served.permission is None:
             raise ValueError("push() comes after a pull() that returned True, once")
-        weight = weight_of(weight)
-        if not isinstance(samples, Integral) or not 0 <= samples <= MOST_COUNTED:
-            raise ValueError(f"samples is {samples!r}, must be a number of samples")
-        told = None if loss is None else _loss(loss)
+        weight, samples = weight_of(weight), count_of("samples", samples, 0)
+        should_be = "a finite number"
+        told = None if loss is None else number_of("loss", loss, should_be)
+        if told is not None and not math.isfinite(told):
+            raise ValueError(f"loss is {loss!r}, must be {should_be}")
         if told is None and served.asks_loss:
             raise ValueError("this group's merge rule weighs by losses; give push(..., loss=...)")
         served.fill(gradients, refuses_nan)
         compute_s = self.site.now_s() - served.pulled_s
         permission, served.permission = served.permission, None
-        what = permission, served.gradients, weight, int(samples), compute_s, told
+        what = permission, served.gradients, weight, samples, compute_s, told
         self.thread.run(now(partial(self.site.agent.push, *what)))
 
     def _serving(self) -> ServedMemory:
@@ -422,18 +423,3 @@ def _refused(sender: int | None, error: PeerError) -> None:
     """Print why an unauthenticated peer was refused; what a member does wrong ends the group."""
     if sender is None:
         say(f"anabranch: refused a connection: {error}", sys.stderr)
-
-
-def _loss(loss: float) -> float:
-    """Return a loss as a float.
-
-    Raises:
-        ValueError: it is no finite number.
-    """
-    try:
-        told = float(loss)
-    except (TypeError, ValueError, OverflowError):
-        told = math.nan
-    if not math.isfinite(told):
-        raise ValueError(f"loss is {loss!r}, must be a finite number")
-    return told
