@@ -65,7 +65,7 @@ with anabranch.join(sys.argv[1], sys.argv[2]) as group:
     values = np.full(1_000_000, group.rank, np.float32)
     for _ in range(3):
         group.all_reduce(values)
-    measures = group._member.meter is not None
+    measures = group._member.site.meter is not None
     print(json.dumps([float(values[0]), measures, [*sys.modules]]))
 """
 

@@ -21,8 +21,7 @@ import msgspec
 from anabranch.group import _alike
 from anabranch.group._incomplete import Incomplete
 from anabranch.group._member import NOT_IN, Member, now
-from anabranch.group._numbers import count_of, number_of
-from anabranch.group._packed import packed
+from anabranch.group._packed import count_of, number_of, packed
 from anabranch.group._place import Place
 from anabranch.group._place import find as find_place
 from anabranch.group._tensors import (

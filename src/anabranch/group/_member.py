@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from anabranch import plan as plans
 from anabranch._text import say
 from anabranch.group import _exit
-from anabranch.group._numbers import count_of, number_of
+from anabranch.group._packed import count_of, number_of
 from anabranch.group._served_memory import ServedMemory
 from anabranch.group._thread import LoopThread
 from anabranch.group._whole import Whole
