@@ -225,11 +225,12 @@ def test_a_call_that_was_asked_for_ahead_disagrees_with_those_that_waited_for_it
 
 def test_a_site_that_has_taken_back_what_it_asked_for_is_not_named_where_others_disagree() -> None:
     channels = make()
+    channels.books.open((0, 1), (0, 1))
     ask_ahead(channels, 0, 1)
     request(channels, 1, 1)
-    gather(channels, 0, 1)
+    request(channels, 0, 1, channel=1)
     said = request(channels, 2, 1, signature=Signature(1, 0, 100)).say
-    assert all("site 1 calls for a mean" in message.reason for _, message in said)  # type: ignore[union-attr]
+    assert every("site 1 calls for a mean" in message.reason for _, message in said)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("granted", [False, True])

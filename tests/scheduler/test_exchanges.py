@@ -13,8 +13,9 @@ from msgspec import structs
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import Signature
 from anabranch.plan import Plan, Tree
-from anabranch.scheduler.calls.answer import Abandoned, Disagreement, Granted, Whole
+from anabranch.scheduler.calls.answer import Abandoned, Answer, Disagreement, Granted, Whole
 from anabranch.scheduler.calls.held import Counter
+from anabranch.scheduler.calls.requests import Request
 from anabranch.scheduler.exchanges import ExchangeBook
 from anabranch.scheduler.plans_by_size import PlansBySize
 from anabranch.site.channel import KEPT_PLANS
@@ -33,9 +34,15 @@ def book_of(
     return ExchangeBook(members, PlansBySize(plan), Counter(most_bytes))
 
 
+def ask(
+    book: ExchangeBook, site: int, number: int, signature: Signature, refusal: str = ""
+) -> tuple[Answer, ...] | None:
+    return book.request(Request(site, number, signature), refusal)
+
+
 def granted(book: ExchangeBook, site: int, number: int, signature: Signature = SMALL) -> Granted:
     """Return the only answer to a request that is granted at once."""
-    answers = book.request(site, number, signature)
+    answers = ask(book, site, number, signature)
     assert answers is not None
     (answer,) = answers
     assert isinstance(answer, Granted)
@@ -56,23 +63,23 @@ def test_an_exchange_with_an_unfit_contribution_fails_at_all_members(first: int)
     book = book_of([0, 1])
     if first:
         granted(book, 1, 1)
-    found = book.request(0, 1, SMALL, "a has NaN")
+    found = ask(book, 0, 1, SMALL, "a has NaN")
     assert found == tuple(Abandoned(site, 1, first, False, "a has NaN") for site in (0, 1))
     if not first:
-        assert book.request(1, 1, SMALL) == ()  # it was told before it asked
+        assert ask(book, 1, 1, SMALL) == ()  # it was told before it asked
     for site in (0, 1):
         assert granted(book, site, 2).number == 2
-    assert book.request(0, 3, SMALL, "a has NaN") != ()
-    assert book.request(1, 3, SMALL, "b has NaN") == ()
+    assert ask(book, 0, 3, SMALL, "a has NaN") != ()
+    assert ask(book, 1, 3, SMALL, "b has NaN") == ()
 
 
 def test_an_unfit_contribution_to_what_waits_fails_it_too() -> None:
     book = book_of([0, 1, 2])
     copied = Signature(op=4, wire=0, elements=100, source=0)
-    assert book.request(1, 1, copied) == ()  # until all have asked
-    found = book.request(0, 1, copied, "a has NaN")
+    assert ask(book, 1, 1, copied) == ()  # until all have asked
+    found = ask(book, 0, 1, copied, "a has NaN")
     assert found == tuple(Abandoned(site, 1, 0, False, "a has NaN") for site in range(3))
-    assert book.request(2, 1, copied) == ()
+    assert ask(book, 2, 1, copied) == ()
     assert granted(book, 2, 2).exchange == 1
 
 
@@ -113,20 +120,20 @@ def test_a_plan_that_a_site_has_forgotten_is_sent_again() -> None:
 def test_exchanges_of_an_order_of_size_wait_until_it_has_a_plan_which_it_keeps() -> None:
     small, large = (structs.replace(SMALL, elements=each) for each in (50, 5_000))
     book = ExchangeBook([0, 1], PlansBySize(FIRST, by_size=True), Counter(math.inf))
-    assert book.request(0, 1, small) == ()
+    assert ask(book, 0, 1, small) == ()
     assert book.unplanned == {50}
     book.plans.add(SECOND, 50)
     assert [answer.plan.version for answer in book.grant()] == [2]
-    assert book.request(0, 2, large) == ()
+    assert ask(book, 0, 2, large) == ()
     assert book.unplanned == {5_000}
-    [next_small] = book.request(
-        0, 3, structs.replace(SMALL, elements=60)
+    [next_small] = ask(
+        book, 0, 3, structs.replace(SMALL, elements=60)
     )  # which need not wait for the large one
     assert next_small.plan is SECOND
     third = replace(FIRST, version=3)
     book.plans.add(third, 5_000)
     assert [answer.plan for answer in book.grant()] == [third]
-    [back] = book.request(0, 4, small)
+    [back] = ask(book, 0, 4, small)
     assert (back.plan, back.lacks) == (SECOND, False)
 
 
@@ -166,12 +173,12 @@ def test_several_exchanges_are_under_way_at_once() -> None:
 @pytest.mark.parametrize("number", [0, 2, -1])
 def test_an_exchange_out_of_order_is_refused(number: int) -> None:
     with pytest.raises(OutOfPlaceMessage, match="site 0 asks"):
-        book_of([0, 1]).request(0, number, SMALL)
+        ask(book_of([0, 1]), 0, number, SMALL)
 
 
 def test_a_site_that_is_no_member_is_refused() -> None:
     with pytest.raises(OutOfPlaceMessage, match="site 2 asks"):
-        book_of([0, 1]).request(2, 1, SMALL)
+        ask(book_of([0, 1]), 2, 1, SMALL)
 
 
 def test_versions_rise() -> None:
@@ -184,8 +191,8 @@ def test_once_closed_only_what_was_asked_for_is_held() -> None:
     granted(book, 0, 1)
     book.end.close(book.latest, "a rule")
     granted(book, 1, 1)
-    assert book.request(0, 2, SMALL) is None
-    assert book.request(1, 2, SMALL) is None
+    assert ask(book, 0, 2, SMALL) is None
+    assert ask(book, 1, 2, SMALL) is None
 
 
 # --- room for bytes under way
@@ -194,7 +201,7 @@ def test_once_closed_only_what_was_asked_for_is_held() -> None:
 def test_an_exchange_waits_until_there_is_room_for_its_bytes() -> None:
     book = book_of([0, 1], most_bytes=100 * _ELEMENT_BYTES)
     granted(book, 0, 1)
-    assert book.request(0, 2, SMALL) == ()
+    assert ask(book, 0, 2, SMALL) == ()
     granted(book, 1, 1)
     assert book.grant() == ()
     book.ended(0, 1, 1, None)
@@ -208,7 +215,7 @@ def test_an_exchange_waits_until_there_is_room_for_its_bytes() -> None:
 def test_an_exchange_larger_than_the_room_goes_alone() -> None:
     book = book_of([0, 1], most_bytes=10)
     granted(book, 0, 1)
-    assert book.request(0, 2, SMALL) == ()
+    assert ask(book, 0, 2, SMALL) == ()
 
 
 def test_one_that_all_members_ask_for_begins_whatever_the_room() -> None:
@@ -216,8 +223,8 @@ def test_one_that_all_members_ask_for_begins_whatever_the_room() -> None:
     pair = ExchangeBook([0, 1], PlansBySize(FIRST), counter)
     other = ExchangeBook([1, 2], PlansBySize(FIRST), counter)
     granted(pair, 0, 1)  # site 1 will only come to it after the other pair's
-    assert other.request(1, 1, SMALL) == ()
-    answers = other.request(2, 1, SMALL)
+    assert ask(other, 1, 1, SMALL) == ()
+    answers = ask(other, 2, 1, SMALL)
     assert answers is not None
     assert [answer.site for answer in answers if isinstance(answer, Granted)] == [1, 2]
 
@@ -275,7 +282,7 @@ def test_members_that_ask_ahead_always_get_to_the_end(seed: int) -> None:
             asked[site, which] += 1
             number = asked[site, which]
             signature = Signature(0, 0, sizes[which][number - 1])
-            take(which, books[which].request(site, number, signature))
+            take(which, ask(books[which], site, number, signature))
             continue
         which, site, number = running.pop(random_.randrange(len(running)))
         books[which].ended(site, number, 1, None)
@@ -294,7 +301,7 @@ def test_members_that_ask_for_different_things_are_both_named_and_the_book_goes_
     other = replace_elements(SMALL, 99)
     granted(book, 0, 1)
     granted(book, 2, 1)
-    assert book.request(1, 1, other) == (Disagreement(1, 1, (0, 1), (SMALL, other), (0, 1, 2)),)
+    assert ask(book, 1, 1, other) == (Disagreement(1, 1, (0, 1), (SMALL, other), (0, 1, 2)),)
     assert 1 not in book.held
     assert [granted(book, site, 2).exchange for site in range(3)] == [2, 2, 2]
 
@@ -302,8 +309,8 @@ def test_members_that_ask_for_different_things_are_both_named_and_the_book_goes_
 def test_a_member_that_asks_for_what_has_failed_is_not_answered_again() -> None:
     book = book_of([0, 1, 2])
     granted(book, 0, 1)
-    book.request(1, 1, replace_elements(SMALL, 99))
-    assert book.request(2, 1, SMALL) == ()
+    ask(book, 1, 1, replace_elements(SMALL, 99))
+    assert ask(book, 2, 1, SMALL) == ()
 
 
 def replace_elements(signature: Signature, elements: int) -> Signature:
@@ -346,22 +353,22 @@ def test_a_site_ends_an_exchange_once_and_only_its_own_and_under_its_version() -
 def test_a_broadcast_begins_once_all_members_have_asked_and_agree() -> None:
     book = book_of([0, 1, 2])
     broadcast = Signature(op=0, wire=0, elements=100, source=0)
-    assert book.request(0, 1, broadcast) == ()
-    assert book.request(2, 1, broadcast) == ()
-    answers = book.request(1, 1, broadcast)
+    assert ask(book, 0, 1, broadcast) == ()
+    assert ask(book, 2, 1, broadcast) == ()
+    answers = ask(book, 1, 1, broadcast)
     assert answers is not None
     assert [answer.site for answer in answers if isinstance(answer, Granted)] == [0, 2, 1]
 
 
 def test_a_broadcast_that_a_member_disagrees_on_overwrites_nothing() -> None:
     book = book_of([0, 1])
-    assert book.request(0, 1, Signature(op=0, wire=0, elements=100, source=0)) == ()
-    answers = book.request(1, 1, Signature(op=0, wire=0, elements=99, source=0))
+    assert ask(book, 0, 1, Signature(op=0, wire=0, elements=100, source=0)) == ()
+    answers = ask(book, 1, 1, Signature(op=0, wire=0, elements=99, source=0))
     assert answers is not None
     assert isinstance(answers[-1], Disagreement)
     book = book_of([0, 1])
-    assert book.request(0, 1, Signature(op=0, wire=0, elements=100, source=0)) == ()
-    answers = book.request(1, 1, SMALL)  # an all-reduce
+    assert ask(book, 0, 1, Signature(op=0, wire=0, elements=100, source=0)) == ()
+    answers = ask(book, 1, 1, SMALL)  # an all-reduce
     assert answers is not None
     assert any(isinstance(answer, Disagreement) for answer in answers)
 
@@ -389,10 +396,10 @@ def test_a_gathering_that_waits_for_a_lost_member_alone_is_whole() -> None:
 def test_a_broadcast_from_a_lost_member_is_given_up() -> None:
     book = book_of([0, 1, 2], replace(FIRST, trees=(Tree(0, 1.0, (-1, 0, 0), (-1, 0, 0)),)))
     copy = structs.replace(SMALL, source=1)
-    assert book.request(0, 1, copy) == ()
+    assert ask(book, 0, 1, copy) == ()
     answers = book.lose(1)
     assert {answer.site for answer in answers if isinstance(answer, Abandoned)} == {0, 2}
-    assert book.request(2, 1, copy) == ()  # it has been told
+    assert ask(book, 2, 1, copy) == ()  # it has been told
     assert granted(book, 0, 2).is_first
 
 
@@ -431,13 +438,13 @@ def test_a_site_that_tells_no_checksum_differs_from_none() -> None:
 def test_what_waits_for_another_exchange_is_kept_as_one_fails() -> None:
     book = book_of([0, 1], most_bytes=400)
     broadcast = Signature(4, 0, 100, source=0)
-    assert book.request(0, 1, broadcast) == ()  # it waits for the other
+    assert ask(book, 0, 1, broadcast) == ()  # it waits for the other
     assert granted(book, 0, 2, Signature(0, 0, 1)).exchange == 1
-    assert book.request(0, 3, SMALL) == ()  # it waits for room
-    failed = book.request(1, 1, broadcast, "b has NaN")
+    assert ask(book, 0, 3, SMALL) == ()  # it waits for room
+    failed = ask(book, 1, 1, broadcast, "b has NaN")
     assert failed == tuple(Abandoned(site, 1, 0, False, "b has NaN") for site in (0, 1))
     assert granted(book, 1, 2, Signature(0, 0, 1)).exchange == 1
-    assert book.request(1, 3, SMALL) == tuple(
+    assert ask(book, 1, 3, SMALL) == tuple(
         Granted(site, 3, 2, FIRST, False, site == 0, site == 1, SMALL) for site in (0, 1)
     )
     assert book.grant() == ()

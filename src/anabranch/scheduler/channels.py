@@ -40,6 +40,7 @@ from anabranch.scheduler.calls.dealing import Chunking, Dealing, Dispatching
 from anabranch.scheduler.calls.end import Last
 from anabranch.scheduler.calls.following import Following
 from anabranch.scheduler.calls.outcome import Outcome
+from anabranch.scheduler.calls.requests import Request
 from anabranch.scheduler.calls.restoring import Restoring
 from anabranch.scheduler.calls.settling import Settling, Transferring
 from anabranch.scheduler.calls.subgroups import Subgroup, Subgroups
@@ -51,6 +52,8 @@ from anabranch.site.terms import Wire
 
 class Channels:
     """Every channel of a run.
+
+    It is one class since each method is a message of a site's, and all pass through the same parts.
 
     Args:
         name: makes a site's name for error messages.
@@ -178,7 +181,7 @@ class Channels:
         refusal = ""
         if book.is_last_to_ask(site, message.number):
             refusal = self._compared(book, message, outcome)
-        answers = book.request(site, message.number, signature, refusal, message.attempt)
+        answers = book.request(_request(site, message), refusal)
         if answers is None:
             self._refuse(site, message, outcome)
             return outcome
@@ -200,7 +203,7 @@ class Channels:
         outcome = Outcome()
         if book is self.all and self.following.sites:
             return outcome  # who follows in an exchange is fixed by the first call for it
-        answers = book.ask_ahead(site, message.number, message.signature, message.attempt)
+        answers = book.ask_ahead(_request(site, message))
         if answers is None:
             self._refuse(site, message, outcome)
         else:
@@ -219,12 +222,8 @@ class Channels:
         It may have been granted, and takes room for which other members could wait for ever.
         """
         for channel, book in enumerate(self.books):
-            is_it = (
-                call is not None
-                and call.channel == channel
-                and book.has_asked_ahead(site, call.number, call.signature, call.attempt)
-            )
-            if not is_it:
+            is_its = call is not None and call.channel == channel
+            if call is None or not (is_its and book.requests.is_ahead(_request(site, call))):
                 self._answering.answer(channel, book.take_back(site), outcome)
 
     def _call(self, site: int, message: ExchangeRequest, outcome: Outcome) -> None:
@@ -478,3 +477,7 @@ class Channels:
         self._bind()
         restoring = Restoring(books, self._dealing, self.following, self._settling, self._answering)
         return restoring.restore(standings, contributions)
+
+
+def _request(site: int, message: ExchangeRequest | AskAhead) -> Request:
+    return Request(site, message.number, message.signature, message.attempt)

@@ -10,15 +10,13 @@ Such a request waits and is granted like any other, but it is no call: it has no
 nothing fails by it, and any other call of the member takes it back.
 
 The other ideas have files of their own in `calls/`: the places of calls (`order`), the last
-exchange (`end`), `gatherings`, exchanges that have begun (`held`), and what each member has been
-told (`knowledge`).
+exchange (`end`), `gatherings`, `requests` that wait, exchanges that have begun (`held`), and what
+each member has been told (`knowledge`).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import ChannelStanding, Signature
@@ -31,24 +29,14 @@ from anabranch.scheduler.calls.answer import (
     Kind,
     Made,
     Mixed,
-    TakenBack,
 )
 from anabranch.scheduler.calls.end import End
 from anabranch.scheduler.calls.gatherings import Gatherings
 from anabranch.scheduler.calls.held import Counter, Held
 from anabranch.scheduler.calls.knowledge import Knowledge
 from anabranch.scheduler.calls.order import Limit, Order
+from anabranch.scheduler.calls.requests import Request, Requests
 from anabranch.scheduler.plans_by_size import PlansBySize
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """What waits to be granted: a site's request for an exchange, and its attempt at it."""
-
-    site: int
-    number: int
-    signature: Signature
-    attempt: int = 0
 
 
 class ExchangeBook:
@@ -56,6 +44,9 @@ class ExchangeBook:
 
     A new plan counts for exchanges that no member has asked for yet, so none ever mixes two. A
     member may call for its next exchanges before it has ended the present one.
+
+    It is one class since whatever a member asks for, takes back or loses may let the requests of
+    others be granted.
 
     Args:
         members: sites, each of which asks for every exchange, in order.
@@ -67,6 +58,7 @@ class ExchangeBook:
         plans: see above.
         order: the places of members' calls.
         asked: by member, the latest exchange that it called for.
+        requests: what waits to be granted, and what was asked for ahead.
         held: exchanges that have begun, until all members have ended them.
         knowledge: what members have been told.
         end: which exchange is the last one.
@@ -84,8 +76,7 @@ class ExchangeBook:
         self._counter = counter
         self._gatherings = Gatherings(self.members)
         self.asked = dict.fromkeys(self.members, 0)
-        self._ahead: dict[int, _Request] = {}  # by member, its next exchange, before its call
-        self._waiting: deque[_Request] = deque()
+        self.requests = Requests()
         self.end = End()
         self._settled: frozenset[int] = frozenset()  # before this book was restored
         self.has_followers = False
@@ -125,20 +116,18 @@ class ExchangeBook:
     @property
     def unplanned(self) -> set[int]:
         """The elements of buffers whose exchanges wait until they are planned for."""
-        waiting = (each.signature for each in self._waiting if each.number not in self.held)
-        return {what.elements for what in waiting if self.plans.for_exchange(what) is None}
+        waiting = (each for each in self.requests.waiting if each.number not in self.held)
+        asked = {each.signature for each in waiting}
+        return {what.elements for what in asked if self.plans.for_exchange(what) is None}
 
     # --- calls
 
-    def request(
-        self, site: int, number: int, signature: Signature, refusal: str = "", attempt: int = 0
-    ) -> tuple[Answer, ...] | None:
+    def request(self, request: Request, refusal: str = "") -> tuple[Answer, ...] | None:
         """Answer a site's call for an exchange.
 
         Args:
-            site, number, signature: which site calls, for which exchange, of what.
+            request: which site calls, for which exchange, of what.
             refusal: why it has nothing to contribute, and the exchange fails; empty if it has.
-            attempt: which of the site's attempts at it this is.
 
         Returns:
             What follows: nothing while exchanges under way take all the room, None if the exchange
@@ -147,13 +136,13 @@ class ExchangeBook:
         Raises:
             OutOfPlaceMessage: the site is no member, or does not ask for the one after its last.
         """
+        site, number = request.site, request.number
         self._check_follows(site, number)
-        request = _Request(site, number, signature, attempt)
-        was_ahead = self._ahead.pop(site, None) == request
+        was_ahead = self.requests.call(request)
         if not self.end.holds(number):
             self.asked[site] = number  # later ones may be under way to here
             return None
-        also = self._count(Made(site, Kind.EXCHANGE, signature))
+        also = self._count(Made(site, Kind.EXCHANGE, request.signature))
         self.asked[site] = number
         failed, limit = self.knowledge.failure(number), self.order.limit
         if failed is not None:
@@ -164,34 +153,29 @@ class ExchangeBook:
             return (Abandoned(site, number, 0, False, limit.reason), *also)
         if refusal:
             return (*self.give_up(number, refusal), *also)
-        if not was_ahead:
-            self._waiting.append(request)
-        elif number in self.held and self.asked.get(self.held[number].first, 0) < number:
-            self.held[number].first = site  # who asked ahead may take it back
+        if was_ahead:
+            self.held.called(site, number, self.asked)
+        else:
+            self.requests.add(request)
         return also or self.grant()
 
-    def ask_ahead(
-        self, site: int, number: int, signature: Signature, attempt: int
-    ) -> tuple[Answer, ...] | None:
+    def ask_ahead(self, request: Request) -> tuple[Answer, ...] | None:
         """Answer a site that will probably call for this exchange next; see ``request``.
 
         Raises:
             OutOfPlaceMessage: the site is no member, does not ask for the one after its last, or
                 has asked for it already.
         """
-        self._check_follows(site, number)
-        if site in self._ahead:
-            raise OutOfPlaceMessage(f"site {site} asks twice for exchange {number} ahead")
+        number, limit = request.number, self.order.limit
+        self._check_follows(request.site, number)
         if not self.end.holds(number):
             return None
-        limit = self.order.limit
         is_doomed = self.knowledge.failure(number) is not None or (
             limit is not None and number > limit.exchanges
         )
-        if is_doomed or not _all_contribute(signature):
+        if is_doomed or not _all_contribute(request.signature):
             return ()  # the site gets its answer when it calls
-        self._ahead[site] = _Request(site, number, signature, attempt)
-        self._waiting.append(self._ahead[site])
+        self.requests.add(request, is_ahead=True)
         return self.grant()
 
     def _check_follows(self, site: int, number: int) -> None:
@@ -202,28 +186,13 @@ class ExchangeBook:
                 f"site {site} asks for exchange {number} after {self.asked[site]}"
             )
 
-    def has_asked_ahead(self, site: int, number: int, signature: Signature, attempt: int) -> bool:
-        """Return whether a site has asked for this exchange ahead, by this attempt."""
-        return self._ahead.get(site) == _Request(site, number, signature, attempt)
-
     def take_back(self, site: int) -> tuple[Answer, ...]:
         """Take note that a site makes another call than it had asked for ahead."""
-        request = self._ahead.pop(site, None)
+        request = self.requests.take_back(site)
         if request is None:
             return ()
-        self._waiting = deque(each for each in self._waiting if each != request)
-        if request.number in self.held:
-            self.held[request.number].granted.discard(site)
-        return (*self._drop_unused(), *self.grant())
-
-    def _drop_unused(self) -> list[TakenBack]:
-        """Hold no exchange that all members have taken back which were granted it ahead."""
-        dropped = []
-        for number in self.held.numbers:
-            held = self.held[number]
-            if held.was_ahead and not held.granted:
-                dropped.append(TakenBack(number, self.held.drop(number).exchange))
-        return dropped
+        self.held.take_back(site, request.number)
+        return (*self.held.drop_unused(), *self.grant())
 
     def refuse(self, site: int, number: int, reason: str) -> tuple[Answer, ...]:
         """End an exchange that a member has asked for, and can contribute nothing to.
@@ -237,7 +206,7 @@ class ExchangeBook:
             raise OutOfPlaceMessage(
                 f"site {site} refuses exchange {number} after {self.asked[site]}"
             )
-        is_waiting = any(each.number == number for each in self._waiting)
+        is_waiting = any(each.number == number for each in self.requests.waiting)
         if self.knowledge.failure(number) is not None or not (number in self.held or is_waiting):
             return ()  # it has ended
         return self.give_up(number, reason)
@@ -292,50 +261,38 @@ class ExchangeBook:
         before = -1
         while len(answers) > before:  # what began last may be what an earlier request is for
             before = len(answers)
-            waiting, self._waiting = self._waiting, deque()
+            waiting = self.requests.take_all()
             for request in waiting:
-                site, number, signature = request.site, request.number, request.signature
-                is_ahead = self._ahead.get(site) == request
+                number, signature = request.number, request.signature
+                is_ahead = self.requests.is_ahead(request)
                 if self.knowledge.failure(number) is not None:
                     continue
                 if is_ahead and not self.end.holds(number):
-                    del self._ahead[site]  # the site hears of it when it calls
+                    self.requests.take_back(request.site)  # the site hears of it when it calls
                     continue
-                if self._may_still_agree(request, is_ahead):
-                    self._waiting.append(request)
+                if self.held.may_still_agree(request, is_ahead, self.asked):
+                    self.requests.waiting.append(request)
                     continue
                 if number not in self.held and number <= min(self.asked.values()):
                     # Nothing has begun: compare all before any buffer is overwritten.
                     of_all = [each for each in waiting if each.number == number]
                     odd = [each for each in of_all if each.signature != signature]
                     if odd:
-                        told, one = self.knowledge.fail(number, 0), (site, signature)
+                        told, one = self.knowledge.fail(number, 0), (request.site, signature)
                         other = odd[0].site, odd[0].signature
                         answers.append(_disagreement(number, 0, one, other, told))
                         continue
                 if number not in self.held and (reason := _lacks_source(signature, self.members)):
                     answers += self._fail(number, 0, reason)
                     continue
-                if number not in self.held and not self._begin(site, number, signature):
-                    self._waiting.append(request)
+                if number not in self.held and not self._begin(request):
+                    self.requests.waiting.append(request)
                     continue
                 answers.append(self._answer(request, is_ahead))
         return tuple(answers)
 
-    def _may_still_agree(self, request: _Request, is_ahead: bool) -> bool:
-        """Return whether a request for other terms than are held waits until members have called.
-
-        What was asked for ahead, whichever of the two it is, may be taken back.
-        """
-        if request.number not in self.held:
-            return False
-        held = self.held[request.number]
-        if held.signature == request.signature:
-            return False
-        is_called = any(self.asked[site] >= request.number for site in held.granted)
-        return is_ahead or (held.was_ahead and bool(held.granted) and not is_called)
-
-    def _begin(self, site: int, number: int, signature: Signature) -> bool:
+    def _begin(self, request: Request) -> bool:
+        number, signature = request.number, request.signature
         # One that all members wait for can end by itself, whatever the others do. Where only one
         # contributes, the others' buffers are overwritten before a late one can disagree.
         have_all_asked = number <= min(self.asked.values())
@@ -347,10 +304,10 @@ class ExchangeBook:
         plan = self.plans.for_exchange(signature)
         if plan is None:
             return False
-        self.held.begin(site, number, signature, plan)
+        self.held.begin(request.site, number, signature, plan)
         return True
 
-    def _answer(self, request: _Request, is_ahead: bool) -> Granted | Disagreement:
+    def _answer(self, request: Request, is_ahead: bool) -> Granted | Disagreement:
         site, number, signature = request.site, request.number, request.signature
         held = self.held[number]
         if signature != held.signature:
@@ -362,6 +319,8 @@ class ExchangeBook:
         is_first, held.is_granted = not held.is_granted, True
         held.granted.add(site)
         held.was_ahead |= is_ahead
+        if not is_ahead:
+            self.held.called(site, number, self.asked)
         is_last = held.granted == {*self.members}
         return Granted(
             site,
@@ -397,17 +356,15 @@ class ExchangeBook:
         for number in self.held.numbers:
             if number > limit.exchanges:
                 given_up += self._fail(number, self.held.drop(number).exchange, reason)
-        for each in self._waiting:
-            if each.number > limit.exchanges and self._ahead.get(each.site) != each:
-                given_up.append(Abandoned(each.site, each.number, 0, False, reason))
-        self._waiting = deque(each for each in self._waiting if each.number <= limit.exchanges)
+        for each in self.requests.drop_after(limit.exchanges):
+            given_up.append(Abandoned(each.site, each.number, 0, False, reason))
         given_up += self._gatherings.give_up_after(limit.gatherings, reason)
         return tuple(given_up)
 
     def give_up(self, number: int, reason: str) -> tuple[Abandoned, ...]:
         """End an exchange without a result, whether it has begun or not."""
         exchange = self.held.drop(number).exchange if number in self.held else 0
-        self._waiting = deque(each for each in self._waiting if each.number != number)
+        self.requests.drop(number)
         return tuple(self._fail(number, exchange, reason))
 
     def _fail(self, number: int, exchange: int, reason: str) -> list[Abandoned]:
@@ -422,13 +379,12 @@ class ExchangeBook:
         self.members = tuple(member for member in self.members if member not in sites)
         for site in sites:
             del self.asked[site]
-            self._ahead.pop(site, None)
         self.knowledge.lose(sites)
-        self._waiting = deque(each for each in self._waiting if each.site not in sites)
+        self.requests.lose(sites)
         self.order.lose(sites)
         whole = self._gatherings.lose(sites, self.members)
         self.held.lose(sites, self.members)
-        return (*whole, *self._drop_unused(), *self.grant())
+        return (*whole, *self.held.drop_unused(), *self.grant())
 
     def admit(self, sites: Collection[int], plan: Plan, elements: int = 0) -> None:
         """Let sites take part from here on, while it is level; all have this plan.
@@ -476,11 +432,11 @@ class ExchangeBook:
                 elif said.exchange:
                     self.held.take_up(site, number, said.exchange, said.signature, self.plan)
                 else:
-                    self._waiting.append(_Request(site, number, said.signature))
+                    self.requests.add(Request(site, number, said.signature))
         for number, reason in failed.items():
             told = (site for site, each in standings.items() if each.asked >= number)
             self.knowledge.restore_failure(number, reason, told)
-        self._waiting = deque(sorted(self._waiting, key=lambda each: each.number))
+        self.requests.sort()
         answers += self._gatherings.restore(standings, gathered)
         return (*answers, *mixed)
 

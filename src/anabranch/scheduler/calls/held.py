@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import Signature
 from anabranch.plan import Plan
+from anabranch.scheduler.calls.answer import TakenBack
+from anabranch.scheduler.calls.requests import Request
 
 
 class Counter:
@@ -119,6 +121,39 @@ class Held:
             held = HeldExchange(exchange, plan, signature, site, is_granted=True, is_restored=True)
             self._held[number] = held
         held.granted.add(site)
+
+    def may_still_agree(self, request: Request, is_ahead: bool, asked: Mapping[int, int]) -> bool:
+        """Return whether a request for other terms than are held waits until members have called.
+
+        What was asked for ahead, whichever of the two it is, may be taken back.
+
+        Args:
+            request, is_ahead: which, and whether it is ahead of its call.
+            asked: by member, the latest exchange that it called for.
+        """
+        held = self._held.get(request.number)
+        if held is None or held.signature == request.signature:
+            return False
+        is_called = any(asked[site] >= request.number for site in held.granted)
+        return is_ahead or (held.was_ahead and bool(held.granted) and not is_called)
+
+    def called(self, site: int, number: int, asked: Mapping[int, int]) -> None:
+        """Take note of a call for an exchange that may have been asked for ahead; see above."""
+        held = self._held.get(number)
+        if held is not None and asked.get(held.first, 0) < number:
+            held.first = site  # the one that asked first may take it back
+
+    def take_back(self, site: int, number: int) -> None:
+        """Take note that a site has not begun an exchange that it was granted ahead."""
+        if number in self._held:
+            self._held[number].granted.discard(site)
+
+    def drop_unused(self) -> list[TakenBack]:
+        """Hold no exchange that all members have taken back which were granted it ahead."""
+        unused = [
+            number for number, held in self._held.items() if held.was_ahead and not held.granted
+        ]
+        return [TakenBack(number, self.drop(number).exchange) for number in unused]
 
     def drop(self, number: int) -> HeldExchange:
         """Hold an exchange no more; return what it was."""
