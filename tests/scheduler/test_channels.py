@@ -543,6 +543,17 @@ def test_a_subgroup_runs_under_the_part_of_a_new_plan_that_spans_it() -> None:
     assert plans.loads(grant.plan_json) == plans.restrict(SECOND, (1, 3))
 
 
+def test_a_member_that_joins_its_subgroup_late_gets_the_plan_of_what_has_begun() -> None:
+    channels = make()
+    pair = subgroup(channels, (0, 1))
+    request(channels, 0, 1, pair)
+    channels.books.issue(SECOND)
+    assert subgroup(channels, (0, 1), 1) == pair  # and gets the second plan
+    ((_, grant),) = request(channels, 1, 1, pair).say
+    assert isinstance(grant, Grant)
+    assert plans.loads(grant.plan_json) == plans.restrict(PLAN, (0, 1))
+
+
 @pytest.mark.parametrize("members", [(0, 2), (1, 9), (3, 1), (1, 1, 3), (), (-1, 1)])
 def test_a_subgroup_that_cannot_be_is_refused(members: tuple[int, ...]) -> None:
     with pytest.raises(OutOfPlaceMessage, match="site 1 asks for a subgroup"):

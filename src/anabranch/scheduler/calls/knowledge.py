@@ -33,12 +33,13 @@ class Knowledge:
 
     Args:
         members: of the channel.
-        version: of the plan that they have.
+        version: of the plan that they have, where they know of the channel.
         is_known: whether all know of the channel from the first.
     """
 
     def __init__(self, members: Iterable[int], version: int, is_known: bool) -> None:
-        self._versions = {member: {version} for member in members}  # of the plans that each has
+        known = {version} if is_known else set()
+        self._versions = {member: known.copy() for member in members}  # of the plans that each has
         self._informed = set(self._versions) if is_known else set()  # those that know the channel
         self._failed: dict[int, Failure] = {}  # by number
 
