@@ -31,6 +31,7 @@ from anabranch.net.messages import (
     ModelsDiffer,
     ModelTold,
     NoMoreRounds,
+    OpenExchange,
     Progress,
     Settled,
     Signature,
@@ -510,6 +511,25 @@ def test_a_late_subgroups_last_call_outlives_a_restart() -> None:
     assert [book.end.last for book in again.books] == [Last(1, "a rule")] * 2
     assert subgroup(again, (2, 3)) == late + 1
     assert again.books[late + 1].end.last == Last(1, "a rule")
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_member_that_a_restart_finds_without_its_subgroup_has_made_none_of_its_calls(
+    has_begun: bool,
+) -> None:
+    channels = make(repairs=True)
+    pair = subgroup(channels, (0, 1))
+    request(channels, 0, 1, pair)
+    exchange = (1, 10) if has_begun else (0, 0)
+    called = OpenExchange(1, SMALL, 1, *exchange, 0, (1,), ())
+    of_all = ChannelStanding(0, 1, 0, 0, (), (), ())
+    standings = dict.fromkeys(range(4), Standing((of_all,), is_new=False))
+    of_pair = ChannelStanding(pair, 1, 1, 0, (called,), (), ())
+    standings[0] = Standing((of_all, of_pair), is_new=False)
+    again = make(repairs=True)
+    again.restore(standings, (), channels.subgroups, channels.latest_exchange, {})
+    assert subgroup(again, (0, 1), 1) == pair
+    assert [site for site, _ in request(again, 1, 1, pair).say] == [1]
 
 
 # --- subgroups

@@ -38,6 +38,8 @@ from anabranch.scheduler.calls.order import Limit, Order
 from anabranch.scheduler.calls.requests import Request, Requests
 from anabranch.scheduler.plans_by_size import PlansBySize
 
+_NOTHING_CALLED = ChannelStanding(0, 0, 0, 0, (), (), ())
+
 
 class ExchangeBook:
     """Fixes one plan version for each exchange, at the first request for it (NetStorm, VII-A).
@@ -406,15 +408,20 @@ class ExchangeBook:
         failed: Mapping[int, str],
         settled: Collection[int],
         gathered: Collection[int],
+        unaware: Collection[int] = (),
     ) -> tuple[Answer, ...]:
         """Go on from what members say of their calls, where what was known of them is lost.
 
         Args:
-            standings: what each member says; those that say nothing are to be lost next.
+            standings: what each member says; those that say nothing are to be lost next, but for
+                those that are unaware.
             failed: exchanges that have failed, and why.
             settled, gathered: exchanges and gatherings that have ended at some member: at all, but
                 for those that are told so.
+            unaware: members that do not know of the channel yet, and have made no call.
         """
+        informed = standings.keys()
+        standings = {**standings, **dict.fromkeys(unaware, _NOTHING_CALLED)}
         self._settled = frozenset(settled)
         least = min((each.asked for each in standings.values()), default=0)
         self.asked |= dict.fromkeys(self.members, least)
@@ -422,7 +429,8 @@ class ExchangeBook:
         answers: list[Answer] = []
         for site, each in standings.items():
             self.asked[site] = each.asked
-            self.knowledge.restore(site, each.version)
+            if site in informed:
+                self.knowledge.restore(site, each.version)
             for said in each.exchanges:
                 number = said.number
                 if number in failed:

@@ -71,7 +71,8 @@ class Restoring:
                 for each in standing.channels
                 if each.channel == channel and site in book.members
             }
-            answers = self._restore_book(channel, said, outcome)
+            unaware = {*standings}.intersection(book.members) - said.keys()
+            answers = self._restore_book(channel, said, unaware, outcome)
             self._take_up(channel, said, contributions, outcome)
             if not channel:
                 follow = [site for site in said if standings[site].follows]
@@ -80,7 +81,11 @@ class Restoring:
         return outcome
 
     def _restore_book(
-        self, channel: int, said: Mapping[int, ChannelStanding], outcome: Outcome
+        self,
+        channel: int,
+        said: Mapping[int, ChannelStanding],
+        unaware: Collection[int],
+        outcome: Outcome,
     ) -> tuple[Answer, ...]:
         """Restore a book; say again what not all have heard."""
         book = self._books[channel]
@@ -109,7 +114,7 @@ class Restoring:
                     is_let_in = isinstance(answer, Admitted) and site in answer.newcomers
                     if answer.number == gathering.number or (not gathering.number and is_let_in):
                         outcome.say.append((site, answer))
-        return book.restore(said, failed, settled, gathered)
+        return book.restore(said, failed, settled, gathered, unaware)
 
     def _take_up(
         self,
