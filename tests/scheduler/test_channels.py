@@ -275,6 +275,29 @@ def test_an_exchange_that_was_interrupted_and_taken_back_begins_anew() -> None:
     assert interrupts == [Interrupt(0, 1, 2, (2,))] * 2
 
 
+def test_a_restart_knows_nothing_of_an_exchange_that_was_interrupted_and_taken_back() -> None:
+    """Else the next one of its number would be said to have its contributions."""
+    channels = make(repairs=True)
+    ask_ahead(channels, 0, 1)
+    channels.lose({3}, plans.restrict(SECOND, (0, 1, 2)))
+    outcome = gather(channels, 0, 1)
+    assert outcome.is_to_remember
+    assert channels.contributions == {}
+
+
+def test_answers_to_an_interruption_are_none_to_that_of_the_exchange_after_next() -> None:
+    channels = make(repairs=True)
+    other = Signature(1, 0, 100)
+    ask_ahead(channels, 0, 1)
+    channels.lose({3}, plans.restrict(SECOND, (0, 1, 2)))  # generation 1
+    channels.take_back(0)
+    ask_ahead(channels, 0, 1, signature=other)
+    channels.take_back(0)
+    ask_ahead(channels, 0, 1)
+    said = channels.lose({2}, plans.restrict(THIRD, (0, 1))).say
+    assert [message for _, message in said] == [Interrupt(0, 1, 2, (3,))] * 2
+
+
 def test_the_last_exchange_is_one_that_a_member_may_have_begun() -> None:
     channels = make()
     request(channels, 0, 1)

@@ -74,6 +74,11 @@ class Unsettled:
             self._held.get(site) == self._all for site in self._members
         )
 
+    @property
+    def latest_generation(self) -> int:
+        """The latest of this exchange, or of earlier ones of its number."""
+        return max(self.generation, self._earlier)
+
     def restore(self, generation: int, contributions: Collection[Contribution]) -> None:
         """Go on where it was interrupted so often, with these contributions; none if not known."""
         self.generation = generation
@@ -83,7 +88,7 @@ class Unsettled:
     def interrupt(self, members: Collection[int]) -> None:
         """Ask these members, all that are left, what they hold."""
         self._members = set(members)
-        self.generation = max(self.generation, self._earlier) + 1
+        self.generation = self.latest_generation + 1
         self._is_mending = True
         self._held = {}
 

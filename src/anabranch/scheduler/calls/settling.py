@@ -82,8 +82,12 @@ class Settling:
     def take_back(self, channel: int, number: int, outcome: Outcome) -> None:
         """Forget an exchange that no member has begun; another of its number may follow."""
         unsettled = self._unsettled.pop((channel, number), None)
-        if unsettled is not None and unsettled.generation:
-            self._generations[channel, number] = unsettled.generation
+        if unsettled is None:
+            return
+        if unsettled.latest_generation:
+            self._generations[channel, number] = unsettled.latest_generation
+        if unsettled.generation:
+            outcome.is_to_remember = True  # else a restart would give its contributions to the next
             members = self._books[channel].members
             outcome.say += [(member, Withdrawn(channel, number)) for member in members]
 
