@@ -17,8 +17,10 @@ import pytest
 from anabranch.group import Service
 from anabranch.group.async_group import AsyncGroup
 from anabranch.net.messages import Model
+from anabranch.scheduler.stop_rules import StopRules
 from anabranch.site.arithmetic import Flat
 from anabranch.site.collectives import ExchangeError
+from anabranch.site.control import RoundsOver
 from anabranch.site.terms import Op, Terms, Wire
 
 from ..every import every
@@ -223,3 +225,45 @@ def test_a_group_whose_sites_ask_for_one_more_and_leave_ends_in_good_order() -> 
         return await exchange(group, more=True)
 
     assert alike(2, program) == [0.5, 0.5]
+
+
+def test_sites_that_leave_give_back_the_room_of_what_they_asked_for_ahead() -> None:
+    async def program(group: AsyncGroup) -> list[int] | None:
+        leave = group.index < 2
+        channel = await group.agent.subgroup((0, 1) if leave else (2, 3))
+        if leave:
+            await exchange(group, channel=channel, more=True)
+            return None
+
+        async def call(number: int) -> float:
+            mean = await exchange(group, channel=channel)
+            if number < CALLS - 1:
+                group.agent.ask_ahead(MEAN, channel)
+            return mean - 2
+
+        await asyncio.sleep(20 * CONTROL_S)
+        return await round_trips(group, call)
+
+    service = Service(complete(4), awareness=None, under_way_bytes=4 * ELEMENTS)
+    waited = [2] + [1] * (CALLS - 1)
+    assert run(*[program] * 4, service=service) == [None, None, waited, waited]
+
+
+@pytest.mark.parametrize("on_loss", ["abort", "complete"])
+def test_a_call_that_its_channels_end_refuses_takes_back_nothing_elsewhere(
+    on_loss: Literal["abort", "complete"],
+) -> None:
+    """The scheduler does not hear of it."""
+
+    async def program(group: AsyncGroup) -> float:
+        channel = await group.agent.subgroup((0, 1), "beside")
+        await exchange(group)
+        for _ in range(2):
+            group.agent.ask_ahead(MEAN, channel)
+            with pytest.raises(RoundsOver):
+                await exchange(group)
+        return await exchange(group, channel=channel)
+
+    stop = StopRules(rounds=1)
+    service = Service(complete(2), awareness=None, on_loss=on_loss, stop=stop)
+    assert run(program, program, service=service) == [0.5, 0.5]

@@ -354,6 +354,12 @@ class Channels:
 
     # --- members that go, and come
 
+    def take_back(self, site: int) -> Outcome:
+        """Take back what a site had asked for ahead, as it makes no further call."""
+        outcome = Outcome()
+        self._take_back(site, outcome)
+        return outcome
+
     def leave(self, site: int) -> Outcome:
         """Take note that a site makes no further call: what needs it cannot end."""
         self.books.left.add(site)

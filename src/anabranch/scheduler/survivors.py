@@ -190,6 +190,7 @@ class Survivors:
         else:
             run.lives.happens(Happens.DEPARTS, site)
             self._remember()
+            self._follow(run.channels.take_back(site))
             self.do_without(site)
         self.end_if_all_left()
 

@@ -342,7 +342,6 @@ class Collectives:
         state, signature = self._channels[channel], signature_of(terms)
         if state.ahead is not None and (state.over or state.ahead.signature != signature):
             state.take_back()
-        self._take_back_all_but(state)
         asked = state.ahead or self._asked_for(state, signature, follows)
         state.number += 1
         state.ahead, state.attempt = None, 0
@@ -354,7 +353,8 @@ class Collectives:
         elif self._scheduler.is_over:
             if not asked.granted.done():
                 self._scheduler.fail_with(asked.granted)
-        else:
+        else:  # a call that the scheduler does not hear of takes nothing back
+            self._take_back_all_but(state)
             request = ExchangeRequest(channel, state.number, signature, calls, asked.attempt)
             self._scheduler.post(request)
         return state.number
