@@ -87,3 +87,22 @@ def test_what_a_program_raises_ends_its_part_and_is_said_to_the_others() -> None
 
     with pytest.raises((RunAborted, ValueError), match="no data here"):
         alike(2, program)
+
+
+def test_a_subgroup_is_refused_each_time_that_it_is_asked_for_once_the_run_has_ended() -> None:
+    refused: list[int] = []
+
+    async def program(group: AsyncGroup) -> None:
+        if group.index:
+            await group.fail(ValueError("no data here"))
+            return
+        with pytest.raises(RunAborted):
+            await group.agent.ended_early()
+        for _ in range(2):
+            with pytest.raises(RunAborted):
+                await group.agent.subgroup((0, 1))
+            refused.append(group.index)
+
+    with pytest.raises(RunAborted, match="no data here"):
+        alike(2, program)
+    assert refused == [0, 0]

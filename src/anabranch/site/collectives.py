@@ -462,8 +462,8 @@ class Collectives:
         """
         asked = members, name
         if asked not in self._subgroups:
+            self._scheduler.say(SubgroupRequest(members, name))  # raises where the run is over
             self._subgroups[asked] = self._loop.create_future()
-            self._scheduler.say(SubgroupRequest(members, name))
         return await asyncio.shield(self._subgroups[asked])
 
     async def gather(self, value: bytes, channel: int = 0, what: str = "") -> Gathered:
