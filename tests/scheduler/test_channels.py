@@ -818,6 +818,46 @@ def test_subgroups_that_two_sites_share_are_asked_for_in_one_order_and_others_in
         assert told(channels.subgroup(site, asked)) == [(site, Subgrouped)]
 
 
+def restarted(channels: Channels) -> Channels:
+    again = make(repairs=True)
+    standing = Standing((ChannelStanding(0, 1, 0, 0, (), (), ()),), is_new=False)
+    standings = dict.fromkeys(channels.all.members, standing)
+    lost = {*range(4)} - {*channels.all.members}
+    again.restore(standings, lost, channels.subgroups, channels.latest_exchange, {})
+    return again
+
+
+def test_the_order_in_which_sites_asked_for_subgroups_outlives_a_restart() -> None:
+    channels = make(repairs=True)
+    subgroup(channels, (0, 1, 2), 1)
+    again = restarted(channels)
+    for members, site in (((1, 2), 1), ((0, 1, 2), 2), ((1, 2), 2)):
+        again.subgroup(site, members)
+    assert told(request(again, 2, 1, channel=2)) == [(2, Grant)]
+    again = restarted(channels)
+    subgroup(again, (1, 2), 2)
+    again.subgroup(1, (1, 2))
+    assert "ask for the same subgroups" in reason(request(again, 1, 1, channel=2))
+
+
+def test_a_site_that_asks_again_for_a_subgroup_asks_in_the_same_order() -> None:
+    channels = make(repairs=True)
+    for members, site in (((0, 1), 0), ((0, 1), 0), ((0, 1, 2), 0), ((0, 1), 1), ((0, 1, 2), 1)):
+        channels.subgroup(site, members)
+    assert told(request(channels, 1, 1, channel=2)) == [(1, Grant)]
+
+
+def test_a_site_that_is_let_in_after_a_restart_is_in_the_subgroups_that_begin_then() -> None:
+    channels = make(repairs=True)
+    lose(channels, 3)
+    for site in (0, 1):
+        channels.subgroup(site, (0, 1, 3))
+    again = restarted(channels)
+    version = again.all.plan.version + 1
+    again.admit(1, [3], [0, 1, 2], fapt(OVERLAY, roots=1, version=version))
+    assert [subgroup(again, (0, 1, 3), site) for site in (0, 3)] == [2, 2]
+
+
 def test_an_exchange_that_fails_makes_room_for_what_waits_elsewhere() -> None:
     channels = make(most_bytes=400)
     pair = subgroup(channels, (0, 1))

@@ -28,12 +28,14 @@ class Subgroup:
         name: that tells it from others of the same members.
         inside: of those, who is not lost.
         is_current: whether who asks for these members now gets this channel.
+        asked: the sites that have asked for it, each with its place among the site's requests.
     """
 
     members: tuple[int, ...]
     name: str
     inside: tuple[int, ...]
     is_current: bool
+    asked: tuple[tuple[int, int], ...] = ()
 
 
 class Subgroups:
@@ -66,7 +68,9 @@ class Subgroups:
         if asked not in self._current:
             lost = self._books.lost
             self._open(asked, tuple(each for each in members if each not in lost))
-        self._asked.setdefault(site, []).append(asked)
+        so_far = self._asked.setdefault(site, [])
+        if asked not in so_far:  # else it asks again, as it was let in anew, or had no answer
+            so_far.append(asked)
         return self._current[asked]
 
     def _open(self, asked: _Asked, inside: tuple[int, ...]) -> None:
@@ -111,7 +115,12 @@ class Subgroups:
         """Return every subgroup, in the order of their channels."""
         for channel, asked in enumerate(self._opened, 1):
             is_current = self._current.get(asked) == channel
-            yield Subgroup(*asked, self._books[channel].members, is_current)
+            places = tuple(
+                (site, so_far.index(asked))
+                for site, so_far in self._asked.items()
+                if is_current and asked in so_far
+            )
+            yield Subgroup(*asked, self._books[channel].members, is_current, places)
 
     def restore(self, subgroups: Sequence[Subgroup]) -> None:
         """Open the channels that a run had whose scheduler was started again."""
@@ -122,3 +131,6 @@ class Subgroups:
             for channel, each in enumerate(subgroups, 1)
             if each.is_current
         }
+        requests = [(place, site, each) for each in subgroups for site, place in each.asked]
+        for _, site, each in sorted(requests, key=lambda request: request[:2]):
+            self._asked.setdefault(site, []).append((each.members, each.name))
