@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-SOURCES := src tests benchmarks examples docs/*.py
+SOURCES := src papers tests benchmarks examples docs/*.py
 
 .PHONY: demo test test-slow test-flower check lint format pages claims docs dist clean
 

@@ -20,8 +20,8 @@ from pathlib import Path
 import common
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.record import UpdateApplied, UpdateDiscarded, WorkerWent, read_events
-from anabranch.run.scenario import loads
-from anabranch.run.simulate import simulate
+from anabranch_lab.run.scenario import loads
+from anabranch_lab.run.simulate import simulate
 
 REGISTERED, CONNECTED, ROUNDS = 10_000, 1_000, 3
 ELEMENTS = 1_700_000  # a small convolutional network of federated learning

@@ -31,8 +31,8 @@ from statistics import mean, stdev
 from typing import IO, Any
 
 import common
-from anabranch.emulate import Emulation, emulated
 from anabranch.overlay import load
+from anabranch_lab.emulate import Emulation, emulated
 
 SITES = 9
 STEPS = 300
@@ -62,7 +62,7 @@ def take_part(told: Told) -> None:
     import torch
 
     import anabranch
-    from anabranch.learn.tasks import load_task
+    from anabranch_lab.learn.tasks import load_task
 
     torch.set_num_threads(1)
     data = load_task("mnist", Path(told.data)) if told.data else load_task("digits")

@@ -20,10 +20,11 @@ from statistics import mean, median
 
 import common
 from anabranch.overlay import dumps, internet2_9, load, redraw
-from anabranch.record import measured_rates, read_events, summarise
-from anabranch.run.launch import run_locally
-from anabranch.run.scenario import load as load_scenario
-from anabranch.run.simulate import simulate
+from anabranch.record import read_events, summarise
+from anabranch_lab.record import measured_rates
+from anabranch_lab.run.launch import run_locally
+from anabranch_lab.run.scenario import load as load_scenario
+from anabranch_lab.run.simulate import simulate
 
 EMULATED = "off", "on", "oracle"
 AWARENESS = {

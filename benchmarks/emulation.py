@@ -22,8 +22,8 @@ from pathlib import Path
 from statistics import median
 
 import common
-from anabranch.emulate import Emulation, emulated
 from anabranch.overlay import Overlay, internet2_9, random_complete, random_sparse
+from anabranch_lab.emulate import Emulation, emulated
 
 PORT = 5000
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -13,10 +13,10 @@ import argparse
 from collections.abc import Callable
 
 import numpy as np
-from tests.net.links import DISTURBANCES, PATTERNS, Disturbance, Pattern, errors, passages
 
 import common
 from anabranch.net.throughput import BusyPeriodEstimator, ChunkMeanEstimator, Estimator
+from tests.net.links import DISTURBANCES, PATTERNS, Disturbance, Pattern, errors, passages
 
 BEYOND = 0.15
 MAKERS: dict[str, tuple[Callable[[], Estimator], bool]] = {

@@ -13,7 +13,7 @@ import os
 import time
 
 import common
-from anabranch.cli._explore import search
+from anabranch_lab.cli._explore import search
 
 
 def main() -> None:

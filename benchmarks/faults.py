@@ -59,8 +59,8 @@ import numpy as np
 import numpy.typing as npt
 
 import common
-from anabranch.emulate import Direction, Emulation, emulated
 from anabranch.overlay import Link, Overlay, Site, dumps
+from anabranch_lab.emulate import Direction, Emulation, emulated
 from peers import PEERS, PORT, installed
 
 SITES = 3

@@ -19,9 +19,9 @@ import common
 from anabranch import plan as plans
 from anabranch.overlay import Overlay, dumps, random_complete, random_sparse
 from anabranch.record import RunStarted, WorkerWent, read_events
-from anabranch.run.launch import run_locally
-from anabranch.run.scenario import load
-from anabranch.run.simulate import simulate
+from anabranch_lab.run.launch import run_locally
+from anabranch_lab.run.scenario import load
+from anabranch_lab.run.simulate import simulate
 
 WORKERS, ELEMENTS, BATCH = 12, 500_000, 64
 UPDATES, SAMPLES_PER_S = 8, 5 * BATCH

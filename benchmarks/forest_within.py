@@ -3,7 +3,7 @@ virtual seconds.
 
     python benchmarks/forest_within.py
 
-The networks and fleets of the map (`anabranch reproduce map`): eight regions of AWS and Internet2,
+The networks and fleets of the map (`python -m papers map`): eight regions of AWS and Internet2,
 one site that computes nothing, the others' speeds with a Gini coefficient of 0.3 or 0.6 and dealt
 anew with each seed, 24.7 million parameters, 30 s for a batch of a site of mean speed, asynchronous
 between groups. The local search finds the groups, the same for all: with one tree of fastest ways
@@ -20,16 +20,16 @@ import tempfile
 from pathlib import Path
 
 import common
-from anabranch.experiments.map import _setting as setting
 from anabranch.fleet import Compute
 from anabranch.overlay import Overlay
 from anabranch.pace import Asp
 from anabranch.plan import Auxiliary, Fapt, ForestRoute, LocalForest, Packed
 from anabranch.record import read_events, summarise
-from anabranch.run.control import first_plan
-from anabranch.run.scenario import Scenario, Serve, Simulation, Stop
-from anabranch.run.scenario.tasks import Exchange
-from anabranch.run.simulate import simulate
+from anabranch_lab.run.control import first_plan
+from anabranch_lab.run.scenario import Scenario, Serve, Simulation, Stop
+from anabranch_lab.run.scenario.tasks import Exchange
+from anabranch_lab.run.simulate import simulate
+from papers.map import _setting as setting
 
 FROM_S, UNTIL_S = 1000.0, 4000.0
 ELEMENTS, CHUNKS = 61_706, 32  # at a 400th of the networks' rates, as the map has it

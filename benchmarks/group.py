@@ -29,11 +29,11 @@ import numpy as np
 import anabranch
 import common
 import versions
-from anabranch.emulate import emulated
 from anabranch.group._thread import LoopThread
 from anabranch.group.serve import Process, serve
 from anabranch.overlay import Overlay, internet2_9
 from anabranch.plan import limit_rate_bps
+from anabranch_lab.emulate import emulated
 
 BUCKETS = 10
 WAYS = ("one buffer", "ten buckets", "bfloat16")

@@ -3,7 +3,7 @@
     python benchmarks/iterations.py    # two minutes
 
 The scenarios `paces` and `barrier` of examples/scenarios, with what their tables compare; and the
-models of R²SP's paper on its cluster, as in `anabranch reproduce r2sp/fig08`.
+models of R²SP's paper on its cluster, as in `python -m papers r2sp/fig08`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from msgspec.structs import replace
 
 import common
-from anabranch.experiments.r2sp import _setting as setting
 from anabranch.overlay import Overlay
 from anabranch.pace import Asp, Bsp, Safa, Ssp
 from anabranch.record import read_events, summarise
-from anabranch.run.scenario import Scenario, load
-from anabranch.run.simulate import simulate
+from anabranch_lab.run.scenario import Scenario, load
+from anabranch_lab.run.simulate import simulate
+from papers.r2sp import _setting as setting
 
 SCENARIOS = Path(__file__).parent.parent / "examples" / "scenarios"
 UPDATES = 30  # of each worker on the paper's cluster

@@ -41,8 +41,8 @@ from typing import Any
 import numpy as np
 
 import common
-from anabranch.emulate import emulated
 from anabranch.overlay import Link, Overlay, Site, dumps
+from anabranch_lab.emulate import emulated
 
 SITES = 4
 RATE_MBPS = 400.0

@@ -30,11 +30,11 @@ from anabranch.plan import Packed, Plan
 from anabranch.record import events
 from anabranch.scheduler.losses import Repairs
 from anabranch.scheduler.server import Scheduler
-from anabranch.sim.loop import run_virtually
-from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import SiteAgent, Transport
 from anabranch.site.arithmetic import Flat
 from anabranch.site.terms import Op, Terms, Wire
+from anabranch_lab.sim.loop import run_virtually
+from anabranch_lab.sim.network import SimulatedNetwork
 
 SITES = 4
 RATE_BPS = 4e6

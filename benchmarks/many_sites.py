@@ -25,7 +25,7 @@ import common
 from anabranch.overlay import Overlay, dumps, load, random_sparse
 from anabranch.plan import limit_s
 from anabranch.record import read_events, summarise
-from anabranch.run.launch import run_locally
+from anabranch_lab.run.launch import run_locally
 
 LATENCIES_S = 0.001, 0.006
 LOSS = 0.0002

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import common
 from anabranch.overlay import internet2_9
-from anabranch.run.launch import run_locally
+from anabranch_lab.run.launch import run_locally
 
 ELEMENTS = 61_100_840
 ROUTES = {

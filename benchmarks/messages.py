@@ -39,13 +39,13 @@ from anabranch.net.messages import AnyMessage, PartialSum, Ready
 from anabranch.net.network import Address, Connection
 from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import dumps, random_complete
-from anabranch.run.launch import TOKEN_VARIABLE
 from anabranch.site.actions import Send
 from anabranch.site.agent import SiteAgent, Transport
 from anabranch.site.arithmetic import Accumulator, Flat
 from anabranch.site.dataplane import LIMITS
 from anabranch.site.lane import Lane
 from anabranch.site.terms import Op, Terms, Wire
+from anabranch_lab.run.launch import TOKEN_VARIABLE
 
 SRC = Path(__file__).parents[1] / "src"
 CHUNK_BYTES = tuple(1 << power for power in (14, 16, 18, 20, 22))

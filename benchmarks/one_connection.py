@@ -4,7 +4,7 @@
 
 Two sites in network namespaces, a link each way as fast as NetStorm's fastest (155 Mbit/s), with
 its latency (30 ms) and loss (0.02 %); one connection each way sends all the time. Beside it stands
-what RFC 9438's response function says, by which `anabranch reproduce netstorm/fig13` goes.
+what RFC 9438's response function says, by which `python -m papers netstorm/fig13` goes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from statistics import median
 
 import common
 import emulation
-from anabranch.emulate import emulated
-from anabranch.experiments.netstorm.fig13 import cubic_bps
 from anabranch.overlay import Link, Overlay, Site
+from anabranch_lab.emulate import emulated
+from papers.netstorm.fig13 import cubic_bps
 
 RATE_BPS, LATENCY_S, LOSS = 155e6, 0.03, 0.0002
 

@@ -26,9 +26,9 @@ from torch.nn import functional
 
 import common
 from anabranch.interop._federation import Arrays, Federation, Heard
-from anabranch.learn.tasks import load_task
 from anabranch.merge import OutlierFilter
 from anabranch.pace import FlR2sp
+from anabranch_lab.learn.tasks import load_task
 
 CLIENTS, GROUPS, ROUNDS = 32, 8, 15
 SAMPLES = 45  # of a client, on average

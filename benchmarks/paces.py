@@ -19,8 +19,8 @@ import common
 from anabranch.overlay import Link, Overlay, Site, dumps
 from anabranch.record import UpdateApplied, read_events, summarise
 from anabranch.record.pacing import PaceSummary
-from anabranch.run.launch import run_locally
-from anabranch.run.scenario import load
+from anabranch_lab.run.launch import run_locally
+from anabranch_lab.run.scenario import load
 
 PACES = {
     "bsp": 'kind = "bsp"',

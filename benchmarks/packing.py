@@ -15,8 +15,6 @@ from collections.abc import Callable
 from math import fsum
 from statistics import median
 
-from tests.plan.test_packed import mean_depth, shaken, shape, symmetric, with_some_ports
-
 import common
 from anabranch.overlay import (
     Overlay,
@@ -26,6 +24,7 @@ from anabranch.overlay import (
     random_sparse,
 )
 from anabranch.plan import Plan, fapt, limit_s, packed, predict, share_of_limit, spanning
+from tests.plan.test_packed import mean_depth, shaken, shape, symmetric, with_some_ports
 
 KINDS: dict[str, Callable[[int, int], Overlay]] = {
     "sparse": random_sparse,

@@ -33,11 +33,11 @@ import numpy as np
 import numpy.typing as npt
 
 import common
-from anabranch.emulate import emulated
-from anabranch.emulate._layout import next_hops
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import limit_s
 from anabranch.plan._ring_order import best_order
+from anabranch_lab.emulate import emulated
+from anabranch_lab.emulate._layout import next_hops
 
 PORT = 29500
 LONG = timedelta(hours=1)

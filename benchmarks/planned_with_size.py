@@ -23,9 +23,9 @@ import common
 from anabranch.overlay import Overlay, random_complete, random_geographic, random_sparse
 from anabranch.plan import AnyPlanner, Balanced, Fapt, Packed, Ring, Spanning, Star
 from anabranch.record import read_events, summarise
-from anabranch.run.scenario import Scenario, Stop
-from anabranch.run.scenario.tasks import Exchange
-from anabranch.run.simulate import simulate
+from anabranch_lab.run.scenario import Scenario, Stop
+from anabranch_lab.run.scenario.tasks import Exchange
+from anabranch_lab.run.simulate import simulate
 
 SITES = 5, 9, 15, 24
 BUFFERS_BYTES = 1_000, 100_000, 10_000_000, 1_000_000_000

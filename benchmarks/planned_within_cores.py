@@ -23,9 +23,9 @@ import common
 from anabranch.overlay import Overlay, random_complete, random_geographic, random_sparse
 from anabranch.plan import CORE_BPS, FromFile, Packed, Plan, dumps, within_cores
 from anabranch.record import read_events, summarise
-from anabranch.run.scenario import Scenario, Stop
-from anabranch.run.scenario.tasks import Exchange
-from anabranch.run.simulate import simulate
+from anabranch_lab.run.scenario import Scenario, Stop
+from anabranch_lab.run.scenario.tasks import Exchange
+from anabranch_lab.run.simulate import simulate
 
 SITES = 5, 9, 15
 KINDS: dict[str, Callable[[int, np.random.Generator], Overlay]] = {

@@ -23,10 +23,10 @@ from anabranch.fleet import ComputeModel
 from anabranch.overlay import dumps, random_complete
 from anabranch.plan import Plan
 from anabranch.record import read_events
-from anabranch.record.runs import Run
-from anabranch.run.control import first_plan
-from anabranch.run.scenario import compute_model, load
-from anabranch.run.simulate import simulate
+from anabranch_lab.record.runs import Run
+from anabranch_lab.run.control import first_plan
+from anabranch_lab.run.scenario import compute_model, load
+from anabranch_lab.run.simulate import simulate
 
 WORKERS = 12
 ELEMENTS, BATCH = 1_000_000, 16

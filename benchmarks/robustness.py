@@ -21,8 +21,8 @@ import common
 from anabranch.overlay import Overlay, internet2_9
 from anabranch.plan import Plan, dumps, fapt, limit_s, packed
 from anabranch.record import read_events, summarise
-from anabranch.run.scenario import load
-from anabranch.run.simulate import simulate
+from anabranch_lab.run.scenario import load
+from anabranch_lab.run.simulate import simulate
 
 ELEMENTS = 61_000_000
 DEALS = "by-share", "adaptive"

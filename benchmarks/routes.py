@@ -15,9 +15,9 @@ from pathlib import Path
 import common
 from anabranch.overlay import Overlay
 from anabranch.record import read_events, summarise
-from anabranch.run.launch import run_locally
-from anabranch.run.scenario import Scenario, load
-from anabranch.run.simulate import simulate
+from anabranch_lab.run.launch import run_locally
+from anabranch_lab.run.scenario import Scenario, load
+from anabranch_lab.run.simulate import simulate
 
 SCENARIO = Path(__file__).parent.parent / "examples" / "scenarios" / "routes.toml"
 

@@ -47,8 +47,8 @@ from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import Overlay, dumps, random_sparse
 from anabranch.plan import loads
 from anabranch.record import read_events, summarise
-from anabranch.run.launch import TOKEN_VARIABLE
 from anabranch.site.terms import Op, Wire
+from anabranch_lab.run.launch import TOKEN_VARIABLE
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 ELEMENTS = 61_000_000

@@ -22,9 +22,9 @@ from pathlib import Path
 
 import common
 from anabranch.overlay import Link, Overlay, Site, internet2_9, random_complete, random_sparse
-from anabranch.run.scenario import loads
-from anabranch.run.simulate import simulate
-from anabranch.sim.loop import VirtualLoop, run_virtually
+from anabranch_lab.run.scenario import loads
+from anabranch_lab.run.simulate import simulate
+from anabranch_lab.sim.loop import VirtualLoop, run_virtually
 
 ELEMENTS = 61_100_840
 CLIENTS = 1000

@@ -32,9 +32,9 @@ from typing import Any
 import common
 import peers
 import versions
-from anabranch.emulate import emulated
 from anabranch.overlay import Link, Overlay, Site, dumps, internet2_9
 from anabranch.plan import limit_s
+from anabranch_lab.emulate import emulated
 
 PORT = 29600
 WIDTH, LAYERS, LAST = 2000, 15, 530  # 61,090,530 parameters

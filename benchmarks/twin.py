@@ -26,10 +26,11 @@ from anabranch.overlay import (
     random_geographic,
     redraw,
 )
-from anabranch.record import TwinRow, compare, read_events, summarise
-from anabranch.run.launch import run_locally
-from anabranch.run.scenario import load
-from anabranch.run.simulate import simulate
+from anabranch.record import read_events, summarise
+from anabranch_lab.record import TwinRow, compare
+from anabranch_lab.run.launch import run_locally
+from anabranch_lab.run.scenario import load
+from anabranch_lab.run.simulate import simulate
 
 ROUTES = {
     "star": 'kind = "star"',

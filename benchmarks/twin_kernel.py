@@ -21,9 +21,9 @@ from statistics import median
 import common
 from anabranch.overlay import Overlay, dumps, internet2_9, random_complete, random_geographic
 from anabranch.record import RunSummary, read_events, summarise
-from anabranch.run.launch import run_locally
-from anabranch.run.scenario import load
-from anabranch.run.simulate import simulate
+from anabranch_lab.run.launch import run_locally
+from anabranch_lab.run.scenario import load
+from anabranch_lab.run.simulate import simulate
 
 ROUTES = {
     "star": 'kind = "star"',

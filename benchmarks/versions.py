@@ -80,7 +80,7 @@ def run_once(case: Case) -> dict[str, float]:
     """Run one case in this process's checkout."""
     from anabranch.record import read_events, summarise
     from anabranch.record.events import LinkBytes, RoundDone
-    from anabranch.run.launch import run_locally
+    from anabranch_lab.run.launch import run_locally
 
     overlay = case.overlay
     ticks = os.sysconf("SC_CLK_TCK")

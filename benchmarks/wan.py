@@ -31,7 +31,7 @@ import peers
 from anabranch.overlay import Overlay, dumps, internet2_9, load, random_complete
 from anabranch.plan import limit_s
 from anabranch.record import LinkBytes, read_events, summarise
-from anabranch.run.launch import run_locally
+from anabranch_lab.run.launch import run_locally
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 

@@ -265,7 +265,7 @@ def _held_by(name: str) -> dict[str, list[float]]:
 
 
 def pages() -> list[Path]:
-    """Return the pages that are gone over; those that `anabranch reproduce` wrote are not."""
+    """Return the pages that are gone over; those that `python -m papers` wrote are not."""
     found = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), ROOT / "examples/README.md"]
     return sorted(each for each in [*found, ROOT / "CHANGELOG.md"] if each.parent not in RESULTS)
 

@@ -1,4 +1,4 @@
-"""Curves of docs/reproductions, as SVG, from the JSON of `anabranch reproduce`: `make pages`.
+"""Curves of docs/reproductions, as SVG, from the JSON of `python -m papers`: `make pages`.
 
 Where a page shows `results/NAME.svg`, it is drawn from `results/NAME.json` beside it.
 A panel for each network, a line for each system: accuracy against seconds. Colours are such as can

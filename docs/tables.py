@@ -1,4 +1,4 @@
-"""Tables of docs/reproductions, from the JSON of `anabranch reproduce`: `make pages`.
+"""Tables of docs/reproductions, from the JSON of `python -m papers`: `make pages`.
 
 A table stands between two comments, and is never edited by hand:
 
@@ -7,10 +7,10 @@ A table stands between two comments, and is never edited by hand:
 
 The path is relative to the page. `, crossed at ": "` after it makes a line of what stands before
 this text in what a row is a figure of, and a column of what follows
-(`anabranch.experiments.comparison`). Where the first comment says `to come from` instead of `from`,
+(`papers.comparison`). Where the first comment says `to come from` instead of `from`,
 figures are older than their JSON: what stands between the comments stays until the file is there.
 
-A page `results/NAME.md` is what `anabranch reproduce` wrote beside `results/NAME.json`.
+A page `results/NAME.md` is what `python -m papers` wrote beside `results/NAME.json`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import json
 import re
 from pathlib import Path
 
-from anabranch.experiments import Row, comparison, page
+from papers import Row, comparison, page
 
 REPRODUCTIONS = Path(__file__).parent / "reproductions"
 BLOCK = re.compile(
@@ -55,7 +55,7 @@ def rendered(text: str, folder: Path) -> str:
         options = " --quick" if document["quick"] else ""
         options += " --emulate" if document["world"] == "emulated" else ""
         options += f" --seed {document['seed']}" if document["seed"] else ""
-        command = f"anabranch reproduce {document['experiment']}{options}"
+        command = f"python -m papers {document['experiment']}{options}"
         commit = document["commit"][:7]
         commit += " with uncommitted changes" if document["commit"].endswith("-dirty") else ""
         return (

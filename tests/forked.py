@@ -20,7 +20,12 @@ from typing import IO, Any
 # One process forks for all tests of a worker: what the first that starts it asks for, it imports.
 _PRELOADED = [
     *("torch._dynamo", "anabranch.interop.torch_backend"),  # for ranks of a process group
-    *("anabranch.cli", "anabranch.run.site", "anabranch.learn.train", "anabranch.learn.tasks"),
+    *(
+        "anabranch.cli",
+        "anabranch_lab.run.site",
+        "anabranch_lab.learn.train",
+        "anabranch_lab.learn.tasks",
+    ),
     *("anabranch.group.serve", "anabranch.group._group"),
 ]
 

@@ -15,8 +15,8 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from anabranch.run.scenario import load
-from anabranch.run.simulate import simulate
+from anabranch_lab.run.scenario import load
+from anabranch_lab.run.simulate import simulate
 
 TABLE = Path(__file__).parent / "kept_logs.json"
 SCENARIOS = Path(__file__).parent.parent / "examples" / "scenarios"

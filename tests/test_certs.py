@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from anabranch.cli import app
 from anabranch.cli._certs import _certificate, _write
 from anabranch.net.tls import SCHEDULER, Credentials, identity_of
+from anabranch_lab.cli import app
 
 x509 = pytest.importorskip("cryptography.x509", reason="the extra anabranch[tls] is not installed")
 

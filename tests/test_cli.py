@@ -31,8 +31,8 @@ from anabranch.overlay import (
 )
 from anabranch.plan import PLANNERS, Packed, Plan, PlanError, Star, loads
 from anabranch.record import LogError, fingerprint, read_events, summarise, units
-from anabranch.run.scenario import load as load_scenario
-from anabranch.run.simulate import simulate
+from anabranch_lab.run.scenario import load as load_scenario
+from anabranch_lab.run.simulate import simulate
 
 from .every import every
 

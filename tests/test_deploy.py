@@ -27,7 +27,7 @@ import pytest
 import typer
 import yaml
 
-from anabranch.cli import app
+from anabranch_lab.cli import app
 
 from .every import every
 

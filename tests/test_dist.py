@@ -20,7 +20,8 @@ import pytest
 import anabranch
 
 ROOT = Path(__file__).parent.parent
-SOURCE = ROOT / "src" / "anabranch"
+SOURCE = ROOT / "src"
+PACKAGES = "anabranch", "anabranch_lab"
 SCENARIO = """
 overlay = "internet2-9"
 route.kind = "star"
@@ -67,23 +68,27 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(built: Path) -> No
     with zipfile.ZipFile(only(built, "*.whl")) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     ours = {
-        file for file in SOURCE.rglob("*") if file.is_file() and "__pycache__" not in file.parts
+        file
+        for package in PACKAGES
+        for file in (SOURCE / package).rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
     }
-    assert names == {file.relative_to(SOURCE.parent).as_posix() for file in ours}
-    assert {"anabranch/py.typed", "anabranch/run/demo.toml"} <= names
-    assert "anabranch/record/templates/report.html.j2" in names
+    assert names == {file.relative_to(SOURCE).as_posix() for file in ours}
+    assert {"anabranch/py.typed", "anabranch_lab/py.typed", "anabranch_lab/run/demo.toml"} <= names
+    assert "anabranch_lab/record/templates/report.html.j2" in names
 
 
 def test_the_sdist_has_what_the_tests_and_documents_need(built: Path) -> None:
     with tarfile.open(only(built, "*.tar.gz")) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     assert {"LICENSE", "README.md", "Makefile", "constraints.txt", "mkdocs.yml"} <= names
-    for folder in ("tests", "docs", "examples", "benchmarks"):
+    for folder in ("papers", "tests", "docs", "examples", "benchmarks"):
         for file in (ROOT / folder).rglob("*.py"):
             assert file.relative_to(ROOT).as_posix() in names
 
 
-def test_the_wheel_names_every_package_that_is_imported(built: Path) -> None:
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_wheel_names_every_package_that_is_imported(built: Path, package: str) -> None:
     with zipfile.ZipFile(only(built, "*.whl")) as wheel:
         (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = message_from_string(wheel.read(name).decode())
@@ -91,14 +96,14 @@ def test_the_wheel_names_every_package_that_is_imported(built: Path) -> None:
     tools = re.compile(r"extra == ['\"](dev|docs)")
     named = {re.split(r"[^\w.-]", each)[0].lower() for each in needed if not tools.search(each)}
     imported = set()
-    for file in SOURCE.rglob("*.py"):
+    for file in (SOURCE / package).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.Import):
                 imported |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 imported.add(node.module.partition(".")[0])
     homes = packages_distributions()
-    for module in imported - sys.stdlib_module_names - {"anabranch"}:
+    for module in imported - sys.stdlib_module_names - {*PACKAGES}:
         homes_of = {each.lower() for each in homes.get(module, [module])}
         assert homes_of & named, f"{module} is imported, and pyproject.toml does not name it"
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from docs import claims, curves, tables
 
 import anabranch
 from anabranch._typed_toml import Table
-from anabranch.run.scenario import check_simulable, loads
+from anabranch_lab.run.scenario import check_simulable, loads
+from docs import claims, curves, tables
 
 from .every import every
 
@@ -69,7 +69,7 @@ def test_every_link_to_a_heading_leads_to_one(page: Path) -> None:
 @EACH_PAGE
 def test_every_file_named_in_passing_is_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    places = (ROOT, ROOT / "src" / "anabranch", page.parent)
+    places = (ROOT, ROOT / "src", ROOT / "src" / "anabranch", page.parent)
     for name in re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|md|toml|json))`", text):
         assert any((place / name).exists() for place in places), name
 
@@ -156,7 +156,7 @@ RESULT = {
 
 def test_a_table_is_made_of_the_rows_of_its_json(tmp_path: Path) -> None:
     (tmp_path / "toy.json").write_text(json.dumps(RESULT))
-    caption = "([JSON](toy.json), by `anabranch reproduce toy/fig1 --quick` at commit 0123456)"
+    caption = "([JSON](toy.json), by `python -m papers toy/fig1 --quick` at commit 0123456)"
     before, after = "Said before.\n\n<!-- from toy.json", "<!-- end -->\nAnd after.\n"
     assert tables.rendered(f"{before} -->\n| old |\n{after}", tmp_path) == (
         f"{before} -->\n\n|  | paper | ours |\n| --- | --- | --- |\n| a: star | 9 s | 8 s |\n\n"

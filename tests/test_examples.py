@@ -29,9 +29,9 @@ from anabranch.plan import (
     limit_s,
 )
 from anabranch.record import RunSummary, fingerprint, read_events, summarise
-from anabranch.run.scenario import ByShare, Scenario, Serve, check_real, load
-from anabranch.run.simulate import simulate
 from anabranch.scheduler.awareness import Oracle
+from anabranch_lab.run.scenario import ByShare, Scenario, Serve, check_real, load
+from anabranch_lab.run.simulate import simulate
 from tests.kept_logs import digest, kept
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

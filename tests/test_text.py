@@ -32,7 +32,7 @@ from anabranch.record.status import (
 )
 from anabranch.record.status import dumps as status_dumps
 from anabranch.record.terminal import Bar, Branch, Terminal, shown, table
-from anabranch.run.scenario import load as load_scenario
+from anabranch_lab.run.scenario import load as load_scenario
 from tests.every import every
 from tests.test_cli import Done, anabranch
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from anabranch.learn.checksum import checksum
-from anabranch.learn.flat import FlatModel
+from anabranch_lab.learn.flat import FlatModel
 
 
 class Moons:

@@ -27,6 +27,10 @@ LONGEST_S = 1e9  # thirty years; TOML has inf and nan, and a bound keeps both ou
 Seconds = Annotated[float, Meta(gt=0, le=LONGEST_S)]
 
 
+class BadInput(ValueError):
+    """What a user gave cannot be; a command ends by it with status 2."""
+
+
 class TomlError(ValueError):
     """Text that is not TOML (names the line) or not what is expected (names the key)."""
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import pytest
 
-from anabranch.emulate import Emulation
+from anabranch_lab.emulate import Emulation
 
 F = TypeVar("F", bound=Callable[..., None])
 T = TypeVar("T")

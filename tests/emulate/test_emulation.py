@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.emulate import Emulation, EmulationError, check_emulable, emulated
-from anabranch.emulate._emulation import carry_out
-from anabranch.emulate._layout import Batch
 from anabranch.overlay import Link, Overlay, Site, Trace
+from anabranch_lab.emulate import Emulation, EmulationError, check_emulable, emulated
+from anabranch_lab.emulate._emulation import carry_out
+from anabranch_lab.emulate._layout import Batch
 from tests.emulate.sockets import PORT, connect, datagrams, emulates, goodputs_bps, inside
 from tests.every import every
 
@@ -314,7 +314,7 @@ def runs(process: Path) -> bool:
 @emulates
 def test_what_a_killed_process_left_is_cleared_away_by_the_next_emulation() -> None:
     program = (
-        "import sys; from anabranch.emulate import emulated; from anabranch.overlay import *\n"
+        "import sys; from anabranch_lab.emulate import emulated; from anabranch.overlay import *\n"
         "links = (Link(0, 1, 1e6, 0.01), Link(1, 0, 1e6, 0.01))\n"
         "with emulated(Overlay('pair', (Site('a'), Site('b')), links)) as wan:\n"
         "    print(wan.relay_pid, flush=True)\n"

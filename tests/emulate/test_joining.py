@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.emulate import emulated
 from anabranch.overlay import Link, Overlay, Site
+from anabranch_lab.emulate import emulated
 from tests.emulate.sockets import emulates
 
 TRAIN = Path(__file__).parent.parent.parent / "examples/deploy/train.py"

@@ -6,16 +6,6 @@ import re
 
 import pytest
 
-from anabranch.emulate._layout import (
-    EmulationError,
-    Layout,
-    Way,
-    changes,
-    check,
-    most_strands,
-    needed_way,
-    next_hops,
-)
 from anabranch.overlay import (
     Link,
     Overlay,
@@ -24,6 +14,16 @@ from anabranch.overlay import (
     internet2_9,
     random_geographic,
     random_sparse,
+)
+from anabranch_lab.emulate._layout import (
+    EmulationError,
+    Layout,
+    Way,
+    changes,
+    check,
+    most_strands,
+    needed_way,
+    next_hops,
 )
 
 from ..every import every

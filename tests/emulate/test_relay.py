@@ -12,11 +12,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from anabranch.emulate._busy import BusyShare, share_of
-from anabranch.emulate._layout import Layout
-from anabranch.emulate._relay import relay
-from anabranch.emulate._wiring import Line, Wiring, wire
 from anabranch.overlay import Link, Overlay, Site, internet2_9
+from anabranch_lab.emulate._busy import BusyShare, share_of
+from anabranch_lab.emulate._layout import Layout
+from anabranch_lab.emulate._relay import relay
+from anabranch_lab.emulate._wiring import Line, Wiring, wire
 
 PLAIN = struct.pack("=BBHHHH", 0, 0, 0, 0, 0, 0)
 TRIANGLE = Overlay(

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.emulate._segments import Losses, segments, without
+from anabranch_lab.emulate._segments import Losses, segments, without
 
 SEGMENT = 1000
 SOURCE, TARGET = bytes([10, 77, 0, 1]), bytes([10, 77, 0, 2])

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.group.virtual import alike, complete, run
 
 from anabranch.group import Service
 from anabranch.group.async_group import AsyncGroup
@@ -17,6 +16,7 @@ from anabranch.scheduler.stop_rules import StopRules
 from anabranch.site.arithmetic import Flat
 from anabranch.site.control import RoundsOver
 from anabranch.site.terms import Op, Terms, Wire
+from tests.group.virtual import alike, complete, run
 
 
 def mean(elements: int) -> Terms:

@@ -27,17 +27,17 @@ from anabranch.overlay import Overlay, Trace, dumps, random_complete
 from anabranch.pace import AnyPace, Asp, Bsp, FedAvg, R2sp, Safa, Ssp
 from anabranch.plan import ForestRoute, FromFile, GivenForest, Packed, Star
 from anabranch.record import GroupsFormed, PlanIssued, events, read_events
-from anabranch.run.scenario import compute_model
-from anabranch.run.scenario import load as load_scenario
-from anabranch.run.simulate import simulate
 from anabranch.scheduler.awareness import Passive
 from anabranch.scheduler.paced import Serve
 from anabranch.scheduler.stop_rules import StopRules
-from anabranch.sim.loop import VirtualLoop, run_virtually
-from anabranch.sim.machine import Machine
-from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import Transport
 from anabranch.site.control import RoundsOver
+from anabranch_lab.run.scenario import compute_model
+from anabranch_lab.run.scenario import load as load_scenario
+from anabranch_lab.run.simulate import simulate
+from anabranch_lab.sim.loop import VirtualLoop, run_virtually
+from anabranch_lab.sim.machine import Machine
+from anabranch_lab.sim.network import SimulatedNetwork
 
 from ..every import every
 from .virtual import CONTROL_S, Log

@@ -24,10 +24,10 @@ from anabranch.plan import Star
 from anabranch.record import EventLog, read_events
 from anabranch.record.console import Console
 from anabranch.record.events import RunEnded, RunStopping
-from anabranch.run.replay import ReplayError, replay
 from anabranch.scheduler.deal import ByShare
 from anabranch.scheduler.server import Scheduler
 from anabranch.scheduler.stop_rules import StopRules
+from anabranch_lab.run.replay import ReplayError, replay
 
 NAMES = ("s0", "s1", "s2")
 HERE = ("127.0.0.1", 0)

@@ -6,7 +6,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from tests.group.virtual import complete
 
 from anabranch.group._settings import Settings
 from anabranch.group.service import Service, Serving
@@ -23,6 +22,7 @@ from anabranch.site.agent import Transport
 from anabranch.site.partition import Mixing
 from anabranch.site.serving import ServedModel
 from anabranch.site.terms import Wire
+from tests.group.virtual import complete
 
 PAIR = complete(2)
 

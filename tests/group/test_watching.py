@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.every import every
-from tests.test_cli import anabranch as command
 
 import anabranch
+from tests.every import every
+from tests.test_cli import anabranch as command
 
 from ..threads import Threads
 

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from anabranch.cli import app
-from anabranch.emulate import Direction, Emulation, emulated
 from anabranch.overlay import Link, Overlay, Site, dumps
+from anabranch_lab.cli import app
+from anabranch_lab.emulate import Direction, Emulation, emulated
 
 from ..emulate.sockets import emulates
 from ..every import every

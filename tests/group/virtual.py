@@ -14,9 +14,9 @@ from anabranch.net.network import Network
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Plan
 from anabranch.record import events
-from anabranch.sim.loop import run_virtually
-from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import Transport
+from anabranch_lab.sim.loop import run_virtually
+from anabranch_lab.sim.network import SimulatedNetwork
 
 Program = Callable[[AsyncGroup], Awaitable[Any]]
 Start = Callable[[AsyncGroup, Network], Awaitable[bool]]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.emulate import emulated
 from anabranch.interop._rendezvous import check_reaches
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import Link, Overlay, Site
+from anabranch_lab.emulate import emulated
 from tests.emulate.sockets import emulates
 
 SCRIPT = Path(__file__).parent.parent.parent / "examples/interop/trainer_bert.py"

@@ -34,10 +34,10 @@ from torch.distributed.fsdp import fully_shard
 from typer.testing import CliRunner
 
 from anabranch import overlay, plan
-from anabranch.cli import app
 from anabranch.interop.torch_backend import AnabranchProcessGroup, Options, group_of
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.record import LinkMeasured, RunStarted, SiteJoined, read_events
+from anabranch_lab.cli import app
 from tests.every import every
 from tests.interop import parity
 from tests.interop.ranks import run_ranks

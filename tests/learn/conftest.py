@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from anabranch.learn.tasks import Task, load_task
+from anabranch_lab.learn.tasks import Task, load_task
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from anabranch._typed_toml import TomlError, decode_toml
-from anabranch.learn.adversaries import AnyAdversaries, LabelFlip, Noise, Scaled
-from anabranch.learn.partition import MixedDirichlet
+from anabranch_lab.learn.adversaries import AnyAdversaries, LabelFlip, Noise, Scaled
+from anabranch_lab.learn.partition import MixedDirichlet
 
 EACH = [LabelFlip(share=0.3), Noise(share=0.3), Scaled(share=0.3)]
 each = pytest.mark.parametrize("bad", EACH, ids=str)

@@ -8,9 +8,9 @@ import pooch
 import pytest
 import torch
 
-from anabranch.learn import _cifar
-from anabranch.learn._cifar import parse_cifar
-from anabranch.learn.tasks import DataError, load_task
+from anabranch_lab.learn import _cifar
+from anabranch_lab.learn._cifar import parse_cifar
+from anabranch_lab.learn.tasks import DataError, load_task
 
 TRAIN = [f"data_batch_{k}.bin" for k in range(1, 6)]
 ALL = [*TRAIN, "test_batch.bin"]

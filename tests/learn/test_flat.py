@@ -3,8 +3,8 @@ import pytest
 import torch
 from torch import nn
 
-from anabranch.learn.flat import FlatModel
-from anabranch.learn.models import build_model
+from anabranch_lab.learn.flat import FlatModel
+from anabranch_lab.learn.models import build_model
 
 from ..every import every
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from anabranch.learn._idx import DataError, parse_idx, parse_idx_gz
+from anabranch_lab.learn._idx import DataError, parse_idx, parse_idx_gz
 
 
 def idx(array):

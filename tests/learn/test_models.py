@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from anabranch.learn._resnet import Block
-from anabranch.learn.models import build_model
-from anabranch.learn.profiles import ALEXNET
+from anabranch_lab.learn._resnet import Block
+from anabranch_lab.learn.models import build_model
+from anabranch_lab.learn.profiles import ALEXNET
 
 from ..every import every
 

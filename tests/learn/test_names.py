@@ -1,4 +1,4 @@
-from anabranch.learn._names import unknown
+from anabranch_lab.learn._names import unknown
 
 
 def test_a_name_like_no_other_gets_the_list_alone():

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from anabranch.learn.checksum import checksum
-from anabranch.learn.models import build_model
 from anabranch.learn.optimisers import Adam, Sgd
+from anabranch_lab.learn.models import build_model
 
 ELEMENTS = 40_000  # more than two blocks, and no whole number of them
 
@@ -61,8 +61,8 @@ def test_a_scale_is_a_learning_rate_for_one_step(make):
 PORTABLE = """
 import numpy as np
 from anabranch.learn.checksum import checksum
-from anabranch.learn.flat import FlatModel
-from anabranch.learn.models import build_model
+from anabranch_lab.learn.flat import FlatModel
+from anabranch_lab.learn.models import build_model
 from anabranch.learn.optimisers import Adam
 
 for name in "lenet-5", "cnn", "resnet-20":

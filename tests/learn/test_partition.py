@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from anabranch.learn.partition import (
+from anabranch_lab.learn.partition import (
     AnyPartition,
     Dirichlet,
     Even,

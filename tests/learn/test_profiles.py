@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from anabranch.learn.models import build_model
-from anabranch.learn.profiles import ALEXNET, PROFILES, RESNET_32_INSTANCES, load_profile
+from anabranch_lab.learn.models import build_model
+from anabranch_lab.learn.profiles import ALEXNET, PROFILES, RESNET_32_INSTANCES, load_profile
 
 
 def test_alexnet_has_the_published_61_100_840_parameters():
@@ -62,10 +62,10 @@ def test_profiles_are_found_by_name_and_an_unknown_one_names_the_nearest():
 def test_what_a_run_without_training_needs_loads_no_torch():
     code = """
 import sys
-import anabranch.learn.adversaries, anabranch.learn.checksum, anabranch.learn.partition
-import anabranch.learn.profiles, anabranch.learn.sampling
+import anabranch_lab.learn.adversaries, anabranch.learn.checksum, anabranch_lab.learn.partition
+import anabranch_lab.learn.profiles, anabranch_lab.learn.sampling
 print({"torch", "asyncio", "sklearn", "pooch"} & set(sys.modules))
-import anabranch.run.scenario
+import anabranch_lab.run.scenario
 print({"torch", "sklearn", "pooch"} & set(sys.modules))
 """
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\nset()\n"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
-from anabranch.learn.resampling import ResamplingSampler, sample_probabilities
+from anabranch_lab.learn.resampling import ResamplingSampler, sample_probabilities
 
 
 def labels_of(counts):

@@ -7,12 +7,12 @@ import pooch
 import pytest
 import torch
 
-from anabranch.learn import _speech
-from anabranch.learn._speech import log_mel, parse_wav
-from anabranch.learn.models import build_model
 from anabranch.learn.optimisers import Sgd
-from anabranch.learn.tasks import DataError, load_task, looks_of
-from anabranch.learn.train import Trainer
+from anabranch_lab.learn import _speech
+from anabranch_lab.learn._speech import log_mel, parse_wav
+from anabranch_lab.learn.models import build_model
+from anabranch_lab.learn.tasks import DataError, load_task, looks_of
+from anabranch_lab.learn.train import Trainer
 
 
 def wav(samples, rate_hz=8000, channels=1, dtype="<i2"):

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from anabranch.learn.states import (
+from anabranch_lab.learn.states import (
     StateError,
     check_state,
     load_state,
@@ -147,7 +147,7 @@ def test_a_file_that_cannot_be_written_whole_leaves_the_old_one(
         file.write_bytes(b"half")
         raise OSError("no space left")
 
-    monkeypatch.setattr("anabranch.learn.states.save_file", fail)
+    monkeypatch.setattr("anabranch_lab.learn.states.save_file", fail)
     with pytest.raises(OSError, match="no space left"):
         save_state(path, {"a": 2}, {})
     assert load_state(path) == {"a": 1}

@@ -9,8 +9,8 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from anabranch.learn import tasks
-from anabranch.learn.tasks import DataError, Task, _digits_table, load_task
+from anabranch_lab.learn import tasks
+from anabranch_lab.learn.tasks import DataError, Task, _digits_table, load_task
 
 FILES = (
     "train-images-idx3-ubyte.gz",

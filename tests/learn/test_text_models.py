@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from anabranch.learn.checksum import checksum
-from anabranch.learn.models import build_model
 from anabranch.learn.optimisers import Adam
-from anabranch.learn.partition import partition_evenly
-from anabranch.learn.profiles import load_profile
-from anabranch.learn.tasks import load_task
-from anabranch.learn.train import Trainer
+from anabranch_lab.learn.models import build_model
+from anabranch_lab.learn.partition import partition_evenly
+from anabranch_lab.learn.profiles import load_profile
+from anabranch_lab.learn.tasks import load_task
+from anabranch_lab.learn.train import Trainer
 
 TASKS = {"bert-tiny": "pairs", "t5-tiny": "translation", "bert": "pairs", "t5-small": "translation"}
 TINY = ["bert-tiny", "t5-tiny"]
@@ -88,8 +88,8 @@ def test_one_seed_builds_one_model_whatever_torch_draws(name):
 
 PORTABLE = """
 from anabranch.learn.checksum import checksum
-from anabranch.learn.flat import FlatModel
-from anabranch.learn.models import build_model
+from anabranch_lab.learn.flat import FlatModel
+from anabranch_lab.learn.models import build_model
 
 for name, shape in ("bert-tiny", (18,)), ("t5-tiny", (2, 6)):
     flat = FlatModel(build_model(name, shape, 2, seed=3, vocabulary=35))

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from anabranch.learn.tasks import load_task
+from anabranch_lab.learn.tasks import load_task
 
 FIRST_WORD = 3
 

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from anabranch.learn.checksum import checksum
-from anabranch.learn.models import build_model
 from anabranch.learn.optimisers import Adam, Sgd
-from anabranch.learn.partition import partition_evenly
-from anabranch.learn.sampling import Resampled, Shuffled
-from anabranch.learn.tasks import load_task
-from anabranch.learn.train import Trainer
 from anabranch.learn.work import DivergedError
+from anabranch_lab.learn.models import build_model
+from anabranch_lab.learn.partition import partition_evenly
+from anabranch_lab.learn.sampling import Resampled, Shuffled
+from anabranch_lab.learn.tasks import load_task
+from anabranch_lab.learn.train import Trainer
 
 SHUFFLED = Shuffled()
 

@@ -9,7 +9,7 @@ import pytest
 
 import anabranch
 from anabranch.net.deadline import AwakeTime, after, within
-from anabranch.sim.loop import VirtualLoop, process_of, run_virtually
+from anabranch_lab.sim.loop import VirtualLoop, process_of, run_virtually
 
 
 def fires_after_s(delay_s: float, *stalls: tuple[float, float]) -> float:

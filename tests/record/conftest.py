@@ -26,7 +26,7 @@ from anabranch.record import (
     RunEnded,
     RunStarted,
 )
-from anabranch.record.runs import Run
+from anabranch_lab.record.runs import Run
 
 BUFFER_BYTES = 10_000_000
 

@@ -6,8 +6,9 @@ import pytest
 
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan, Tree
-from anabranch.record import LinkMeasured, MeasuredRate, measured_rates, summarise
-from anabranch.record.awareness import (
+from anabranch.record import LinkMeasured, summarise
+from anabranch_lab.record import MeasuredRate, measured_rates
+from anabranch_lab.record.awareness import (
     Blocker,
     TreeChange,
     blockers,

@@ -9,8 +9,8 @@ import pytest
 from anabranch.overlay import Overlay, Site
 from anabranch.plan import Plan
 from anabranch.record import FaultInjected, LinkMeasured, PlanIssued, RoundDone, summarise
-from anabranch.record._awareness_figure import awareness
-from anabranch.record.runs import Run
+from anabranch_lab.record._awareness_figure import awareness
+from anabranch_lab.record.runs import Run
 
 from ..every import every
 

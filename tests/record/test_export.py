@@ -7,7 +7,7 @@ import json
 import pytest
 
 from anabranch.record import Evaluated, RoundDone, StepDone, summarise
-from anabranch.record.export import as_json_lines, rows
+from anabranch_lab.record.export import as_json_lines, rows
 
 from .conftest import MakeStart
 

@@ -8,9 +8,10 @@ import pytest
 
 from anabranch.overlay import Link, Overlay, Site, Trace
 from anabranch.plan import Plan, PlanError, Tree
-from anabranch.record import FaultInjected, LinkBytes, _plan_figure, summarise
-from anabranch.record import _run_figures as figures
-from anabranch.record._losses import LossCurve
+from anabranch.record import FaultInjected, LinkBytes, summarise
+from anabranch_lab.record import _plan_figure
+from anabranch_lab.record import _run_figures as figures
+from anabranch_lab.record._losses import LossCurve
 
 
 def test_every_tree_is_one_entry_of_the_legend(overlay: Overlay, packed: Plan) -> None:

@@ -13,19 +13,11 @@ from anabranch.cli._scheduler import _service
 from anabranch.group import _local
 from anabranch.overlay import Overlay, loads
 from anabranch.plan import Plan
-from anabranch.record import (
-    Event,
-    EventLog,
-    LinkMeasured,
-    RunEnded,
-    RunStarted,
-    SchedulerRestarted,
-    _plan_figure,
-    tables,
-)
-from anabranch.record.known_rates import known_rates
-from anabranch.record.report import report_page
-from anabranch.record.runs import Run, read_runs
+from anabranch.record import Event, EventLog, LinkMeasured, RunEnded, RunStarted, SchedulerRestarted
+from anabranch_lab.record import _plan_figure, tables
+from anabranch_lab.record.known_rates import known_rates
+from anabranch_lab.record.report import report_page
+from anabranch_lab.record.runs import Run, read_runs
 
 MakeRun = Callable[..., list[Event]]
 GROUP = {"shaped": False, "task": "group", "limit_s": None}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anabranch.overlay import Link, Overlay, Site
-from anabranch.record._layout import site_positions
+from anabranch_lab.record._layout import site_positions
 
 
 def build(sites: list[Site], pairs: list[tuple[int, int]]) -> Overlay:

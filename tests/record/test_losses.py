@@ -7,7 +7,7 @@ import math
 import pytest
 
 from anabranch.record import StepDone
-from anabranch.record._losses import loss_curve
+from anabranch_lab.record._losses import loss_curve
 
 
 def step(at_s: float, site: int, loss: float | None, samples: int = 8) -> StepDone:

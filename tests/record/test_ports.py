@@ -10,7 +10,7 @@ import pytest
 from anabranch.overlay import Overlay, Site
 from anabranch.plan import Plan
 from anabranch.record import LinkBytes, summarise
-from anabranch.record.ports import mean_use, server_ports
+from anabranch_lab.record.ports import mean_use, server_ports
 
 # Each of three rounds brings 10 MB from each of three sites, and as much back: 240 Mbit in 9 s
 # each way. In are 40 + 80 + 80 Mbit/s, out 3 x 80.

@@ -24,13 +24,10 @@ from anabranch.record import (
     UpdateApplied,
     UpdateCame,
     WorkerWent,
-    _page,
-    write_plan_page,
-    write_report,
-    write_twin_report,
 )
-from anabranch.record.report import report_page, twin_page
-from anabranch.record.runs import Run, pair_up
+from anabranch_lab.record import _page, write_plan_page, write_report, write_twin_report
+from anabranch_lab.record.report import report_page, twin_page
+from anabranch_lab.record.runs import Run, pair_up
 
 EVIL = "</script><script>alert(1)</script><!--"
 

@@ -21,8 +21,8 @@ from anabranch.record import (
     UnknownEvent,
     units,
 )
-from anabranch.record.runs import Run, name_apart, pair_up, read_run
-from anabranch.record.tables import results
+from anabranch_lab.record.runs import Run, name_apart, pair_up, read_run
+from anabranch_lab.record.tables import results
 
 
 def test_all_is_well_needs_no_warning(run, read) -> None:

@@ -23,11 +23,11 @@ from anabranch.record import (
     UpdateApplied,
     UpdateCame,
     WorkerWent,
-    tables,
     units,
 )
-from anabranch.record.runs import Run, fastest_and_baseline, pair_up
-from anabranch.record.tables import Column, Table
+from anabranch_lab.record import tables
+from anabranch_lab.record.runs import Run, fastest_and_baseline, pair_up
+from anabranch_lab.record.tables import Column, Table
 
 
 def rows(table: Table) -> list[tuple[str, ...]]:

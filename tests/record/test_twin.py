@@ -3,17 +3,8 @@ from __future__ import annotations
 import pytest
 
 from anabranch.plan import Plan
-from anabranch.record import (
-    AGREEMENT,
-    LinkBytes,
-    RoundDone,
-    RunSummary,
-    TwinRow,
-    compare,
-    median_error,
-    summarise,
-    worst_row,
-)
+from anabranch.record import LinkBytes, RoundDone, RunSummary, summarise
+from anabranch_lab.record import AGREEMENT, TwinRow, compare, median_error, worst_row
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import pytest
 
 from anabranch.overlay import Overlay, Site
 from anabranch.plan import Plan, Tree
-from anabranch.record import FaultInjected, LinkBytes, RunSummary, _twin_figures, compare, summarise
+from anabranch.record import FaultInjected, LinkBytes, RunSummary, summarise
+from anabranch_lab.record import _twin_figures, compare
 
 
 @pytest.fixture

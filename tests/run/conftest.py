@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from anabranch.run import launch
+from anabranch_lab.run import launch
 
 from ..forked import Forked
 

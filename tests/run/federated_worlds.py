@@ -28,9 +28,9 @@ from anabranch.record import (
     read_events,
 )
 from anabranch.record.events import ClientBarred, ClientReadmitted
-from anabranch.run.replay import replay
-from anabranch.run.scenario import load
-from anabranch.run.simulate import simulate
+from anabranch_lab.run.replay import replay
+from anabranch_lab.run.scenario import load
+from anabranch_lab.run.simulate import simulate
 
 from ..every import every
 from .test_served import write_overlay

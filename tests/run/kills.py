@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+
 from tests.run.test_served import (
     PACES,
     break_real_connections,

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from anabranch.overlay import Overlay
-from anabranch.run.launch import TOKEN_VARIABLE
+from anabranch_lab.run.launch import TOKEN_VARIABLE
 
 
 class Relay:

@@ -15,10 +15,10 @@ from anabranch.overlay import dumps, random_complete
 from anabranch.period import Adaptive, AnyPeriod, Every, EveryStep, Moved
 from anabranch.record import RunSummary, read_events, summarise
 from anabranch.record.events import Evaluated, StepDone
-from anabranch.run.checkpoints import checkpoints_of, find, weights_of
-from anabranch.run.launch import run_locally
-from anabranch.run.scenario import Scenario, ScenarioError, loads
-from anabranch.run.simulate import simulate
+from anabranch_lab.run.checkpoints import checkpoints_of, find, weights_of
+from anabranch_lab.run.launch import run_locally
+from anabranch_lab.run.scenario import Scenario, ScenarioError, loads
+from anabranch_lab.run.simulate import simulate
 
 SITES = random_complete(3, 0, low_bps=50e6, high_bps=100e6, latency_s=0.001)
 TEXT = """

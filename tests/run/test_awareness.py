@@ -23,8 +23,8 @@ from anabranch.record import (
     read_events,
     summarise,
 )
-from anabranch.run.scenario import loads
-from anabranch.run.simulate import simulate
+from anabranch_lab.run.scenario import loads
+from anabranch_lab.run.simulate import simulate
 
 PASSIVE = 'kind = "passive"\nupdate_time_s = 1\n'
 ORACLE = 'kind = "oracle"\nupdate_time_s = 1\n'

@@ -13,14 +13,14 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from anabranch.group.serve import Process
-from anabranch.learn.models import build_model
-from anabranch.learn.states import load_state, save_state
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import dumps, random_complete
 from anabranch.pace import Asp
 from anabranch.record import read_events, summarise
 from anabranch.record.events import StepDone
-from anabranch.run.checkpoints import (
+from anabranch_lab.learn.models import build_model
+from anabranch_lab.learn.states import load_state, save_state
+from anabranch_lab.run.checkpoints import (
     CheckpointError,
     Course,
     Files,
@@ -31,11 +31,11 @@ from anabranch.run.checkpoints import (
     round_of,
     weights_of,
 )
-from anabranch.run.control import run_scheduler
-from anabranch.run.launch import run_locally
-from anabranch.run.scenario import Scenario, ScenarioError, Serve, Stop, load, loads
-from anabranch.run.scenario._model import Simulation
-from anabranch.run.simulate import simulate
+from anabranch_lab.run.control import run_scheduler
+from anabranch_lab.run.launch import run_locally
+from anabranch_lab.run.scenario import Scenario, ScenarioError, Serve, Stop, load, loads
+from anabranch_lab.run.scenario._model import Simulation
+from anabranch_lab.run.simulate import simulate
 
 SITES = random_complete(3, 0, low_bps=50e6, high_bps=100e6, latency_s=0.001)
 SAVED_EVERY = 4
@@ -51,7 +51,7 @@ CHAIN = 'route = {kind = "balanced", arity = 1}'
 OWN = """
 import torch
 from torch import nn
-from anabranch.learn.flat import FlatModel
+from anabranch_lab.learn.flat import FlatModel
 
 class Work:
     def __init__(self, context):

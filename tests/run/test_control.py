@@ -13,8 +13,8 @@ from anabranch.group.service import Service
 from anabranch.overlay import Link, Overlay, Site, load
 from anabranch.pace import Asp
 from anabranch.plan import AnyPlanner, Fapt, Packed, Star
-from anabranch.run.control import first_plan, service_of
-from anabranch.run.scenario import loads
+from anabranch_lab.run.control import first_plan, service_of
+from anabranch_lab.run.scenario import loads
 
 MLP_ELEMENTS = 19_210  # of digits, with 256 hidden
 

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anabranch.learn.models import build_model
-from anabranch.learn.tasks import load_task
 from anabranch.record import (
     Event,
     LinkBytes,
@@ -21,10 +19,12 @@ from anabranch.record import (
     WorkerWent,
     read_events,
 )
-from anabranch.run.checkpoints import weights_of
-from anabranch.run.replay import replay
-from anabranch.run.scenario import load as load_scenario
-from anabranch.run.simulate import simulate
+from anabranch_lab.learn.models import build_model
+from anabranch_lab.learn.tasks import load_task
+from anabranch_lab.run.checkpoints import weights_of
+from anabranch_lab.run.replay import replay
+from anabranch_lab.run.scenario import load as load_scenario
+from anabranch_lab.run.simulate import simulate
 
 from ..every import every
 from ..seeds import seeds

@@ -8,12 +8,12 @@ import pytest
 
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Ring
-from anabranch.run import explore
-from anabranch.run.explore import make_case, minimised
 from anabranch.scheduler.admission import Admission
 from anabranch.scheduler.calls.outcome import Outcome
 from anabranch.scheduler.membership.life import Stage
 from anabranch.scheduler.repair import Unsettled
+from anabranch_lab.run import explore
+from anabranch_lab.run.explore import make_case, minimised
 
 
 @pytest.mark.parametrize("first", range(0, 60, 20))

@@ -10,11 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from anabranch.learn.models import build_model
 from anabranch.learn.optimisers import Sgd
-from anabranch.learn.partition import Quantity, partition_evenly
-from anabranch.learn.tasks import load_task
-from anabranch.learn.train import Trainer
 from anabranch.overlay import load as load_overlay
 from anabranch.record import (
     Evaluated,
@@ -32,12 +28,16 @@ from anabranch.record import (
     read_events,
 )
 from anabranch.record.events import ClientBarred, ClientReadmitted
-from anabranch.run.checkpoints import weights_of
-from anabranch.run.launch import run_locally
-from anabranch.run.replay import replay
-from anabranch.run.scenario import ScenarioError, loads
-from anabranch.run.scenario import load as load_scenario
-from anabranch.run.simulate import simulate
+from anabranch_lab.learn.models import build_model
+from anabranch_lab.learn.partition import Quantity, partition_evenly
+from anabranch_lab.learn.tasks import load_task
+from anabranch_lab.learn.train import Trainer
+from anabranch_lab.run.checkpoints import weights_of
+from anabranch_lab.run.launch import run_locally
+from anabranch_lab.run.replay import replay
+from anabranch_lab.run.scenario import ScenarioError, loads
+from anabranch_lab.run.scenario import load as load_scenario
+from anabranch_lab.run.simulate import simulate
 
 from ..every import every
 from ..seeds import seeds

@@ -30,15 +30,14 @@ from anabranch.record import (
     UpdateDiscarded,
     WorkerWent,
     read_events,
-    tables,
-    write_report,
 )
-from anabranch.record.runs import Run
-from anabranch.run.launch import run_locally
-from anabranch.run.replay import replay
-from anabranch.run.scenario import ScenarioError
-from anabranch.run.scenario import load as load_scenario
-from anabranch.run.simulate import simulate
+from anabranch_lab.record import tables, write_report
+from anabranch_lab.record.runs import Run
+from anabranch_lab.run.launch import run_locally
+from anabranch_lab.run.replay import replay
+from anabranch_lab.run.scenario import ScenarioError
+from anabranch_lab.run.scenario import load as load_scenario
+from anabranch_lab.run.simulate import simulate
 
 from ..every import every
 from ..seeds import seeds

@@ -12,11 +12,11 @@ from anabranch.net.errors import RunAborted
 from anabranch.overlay import Link, Overlay, Site, dumps, random_complete
 from anabranch.record import RunSummary, read_events, summarise
 from anabranch.record.events import StepDone
-from anabranch.run.checkpoints import Course, check_course, weights_of
-from anabranch.run.launch import run_locally
-from anabranch.run.scenario import Scenario, ScenarioError, loads
-from anabranch.run.simulate import simulate
 from anabranch.site.connections import Connections
+from anabranch_lab.run.checkpoints import Course, check_course, weights_of
+from anabranch_lab.run.launch import run_locally
+from anabranch_lab.run.scenario import Scenario, ScenarioError, loads
+from anabranch_lab.run.simulate import simulate
 
 COMPLETE = random_complete(5, 0, low_bps=50e6, high_bps=100e6, latency_s=0.02)
 RING = Overlay(

@@ -12,10 +12,10 @@ from anabranch.learn.optimisers import Sgd
 from anabranch.learn.work import State
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import fapt
-from anabranch.run.checkpoints import weights_of
-from anabranch.run.held_weights import HeldWeights, WeightsError
-from anabranch.run.scenario import loads
-from anabranch.run.simulate import simulate
+from anabranch_lab.run.checkpoints import weights_of
+from anabranch_lab.run.held_weights import HeldWeights, WeightsError
+from anabranch_lab.run.scenario import loads
+from anabranch_lab.run.simulate import simulate
 
 from ..every import every
 

@@ -22,14 +22,14 @@ import pytest
 from typer.testing import CliRunner
 
 from anabranch._paths import parts_of
-from anabranch.cli import app
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import Link, Overlay, Site, Trace, dumps, random_complete
 from anabranch.record import RunEnded, RunStarted, read_events, summarise
 from anabranch.record.events import RoundDone, SchedulerRestarted, SiteLost
-from anabranch.run.launch import run_locally
-from anabranch.run.scenario import load
-from anabranch.run.simulate import simulate
+from anabranch_lab.cli import app
+from anabranch_lab.run.launch import run_locally
+from anabranch_lab.run.scenario import load
+from anabranch_lab.run.simulate import simulate
 
 from ..emulate.sockets import emulates
 
@@ -435,8 +435,8 @@ def test_no_process_outlives_a_launcher_that_is_interrupted(
 ) -> None:
     program = (
         "import sys; from pathlib import Path\n"
-        "from anabranch.run.launch import run_locally\n"
-        "from anabranch.run.scenario import load\n"
+        "from anabranch_lab.run.launch import run_locally\n"
+        "from anabranch_lab.run.scenario import load\n"
         "path = Path(sys.argv[1])\n"
         "run_locally(path, 0, load(path)[1], Path(sys.argv[2]),\n"
         "            on_started=lambda pids: print(*pids.values(), flush=True))\n"
@@ -621,7 +621,7 @@ def test_a_relay_that_dies_ends_the_run_and_is_named(
         for each in Path("/proc/self/task").glob("*/children"):
             for child in map(int, each.read_text().split()):
                 words = Path(f"/proc/{child}/cmdline").read_bytes()
-                if b"anabranch.emulate._relay" in words and log.exists() and not found:
+                if b"anabranch_lab.emulate._relay" in words and log.exists() and not found:
                     found["relay"] = child
                     os.kill(child, signal.SIGKILL)
 

@@ -17,11 +17,11 @@ from anabranch.learn.work import Context
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import dumps, random_complete
 from anabranch.record import Evaluated, read_events, summarise
-from anabranch.run.checkpoints import weights_of
-from anabranch.run.launch import run_locally
-from anabranch.run.own import OwnWork, WorkError, make_own_work
-from anabranch.run.scenario import ScenarioError, load, loads
-from anabranch.run.simulate import simulate
+from anabranch_lab.run.checkpoints import weights_of
+from anabranch_lab.run.launch import run_locally
+from anabranch_lab.run.own import OwnWork, WorkError, make_own_work
+from anabranch_lab.run.scenario import ScenarioError, load, loads
+from anabranch_lab.run.simulate import simulate
 
 from ..every import every
 

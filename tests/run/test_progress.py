@@ -14,7 +14,7 @@ from anabranch.plan import star
 from anabranch.record import RoundDone, RunStarted, StepDone, summarise
 from anabranch.record.events import Event
 from anabranch.record.log import EventLog
-from anabranch.run.progress import LiveRun, mean_loss, remaining_s
+from anabranch_lab.run.progress import LiveRun, mean_loss, remaining_s
 
 OVERLAY = random_complete(2, 0)
 STARTED = RunStarted(

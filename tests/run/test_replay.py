@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.run.test_served import PACES, hub, scenario
 
 from anabranch.overlay import load
 from anabranch.record import (
@@ -24,10 +23,11 @@ from anabranch.record import (
     WorkerWent,
     read_events,
 )
-from anabranch.run.launch import run_locally
-from anabranch.run.replay import ReplayError, replay
-from anabranch.run.scenario import load as load_scenario
-from anabranch.run.simulate import simulate
+from anabranch_lab.run.launch import run_locally
+from anabranch_lab.run.replay import ReplayError, replay
+from anabranch_lab.run.scenario import load as load_scenario
+from anabranch_lab.run.simulate import simulate
+from tests.run.test_served import PACES, hub, scenario
 
 HUNG = 'fault = [{kind = "slow", site = "dc2", at_s = 1.0, factor = 9.0}]'
 UNEVEN = (

@@ -22,10 +22,10 @@ from anabranch.record import (
     summarise,
 )
 from anabranch.record.events import SiteInStep, SiteJoined
-from anabranch.run.launch import run_locally
-from anabranch.run.scenario import loads
-from anabranch.run.simulate import simulate
 from anabranch.site.connections import Connections
+from anabranch_lab.run.launch import run_locally
+from anabranch_lab.run.scenario import loads
+from anabranch_lab.run.simulate import simulate
 
 FIVE = random_complete(5, 0, low_bps=5e6, high_bps=10e6, latency_s=0.005)
 RING = Overlay(

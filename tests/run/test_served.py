@@ -39,16 +39,16 @@ from anabranch.record import (
     WorkerWent,
     read_events,
     summarise,
-    write_report,
 )
-from anabranch.record.ports import mean_use
-from anabranch.run.launch import run_locally
-from anabranch.run.replay import replay
-from anabranch.run.scenario import ScenarioError, check_twin, loads
-from anabranch.run.scenario import load as load_scenario
-from anabranch.run.simulate import simulate
 from anabranch.site.agent import SiteAgent
 from anabranch.site.connections import Connections
+from anabranch_lab.record import write_report
+from anabranch_lab.record.ports import mean_use
+from anabranch_lab.run.launch import run_locally
+from anabranch_lab.run.replay import replay
+from anabranch_lab.run.scenario import ScenarioError, check_twin, loads
+from anabranch_lab.run.scenario import load as load_scenario
+from anabranch_lab.run.simulate import simulate
 
 from ..every import every
 from ..seeds import seeds

@@ -13,14 +13,14 @@ from anabranch.group._place import Place
 from anabranch.group._thread import LoopThread
 from anabranch.net.addresses import show
 from anabranch.net.errors import RunAborted
-from anabranch.run.checkpoints import WHOLE, Files
-from anabranch.run.control import job_of, service_of
-from anabranch.run.scenario import loads
-from anabranch.run.simulate import _SimulatedWorld
-from anabranch.run.site import take_part
 from anabranch.scheduler.server import Scheduler
-from anabranch.sim.loop import VirtualLoop, run_virtually
-from anabranch.sim.network import SimulatedNetwork
+from anabranch_lab.run.checkpoints import WHOLE, Files
+from anabranch_lab.run.control import job_of, service_of
+from anabranch_lab.run.scenario import loads
+from anabranch_lab.run.simulate import _SimulatedWorld
+from anabranch_lab.run.site import take_part
+from anabranch_lab.sim.loop import VirtualLoop, run_virtually
+from anabranch_lab.sim.network import SimulatedNetwork
 
 ALONE = _complete(1)
 

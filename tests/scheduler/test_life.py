@@ -16,9 +16,9 @@ from anabranch.record import events
 from anabranch.scheduler.losses import Repairs, or_packed
 from anabranch.scheduler.membership.life import Stage
 from anabranch.scheduler.server import Scheduler
-from anabranch.sim.loop import run_virtually
-from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import Transport
+from anabranch_lab.sim.loop import run_virtually
+from anabranch_lab.sim.network import SimulatedNetwork
 
 from ..site.cluster import TOKEN, Cluster, Witness, all_reduce, make_agent, simulated
 

@@ -14,9 +14,9 @@ from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan, Star
 from anabranch.record import events
 from anabranch.scheduler.losses import Losses, Repairs
-from anabranch.sim.loop import run_virtually
-from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.collectives import ExchangeError, Round
+from anabranch_lab.sim.loop import run_virtually
+from anabranch_lab.sim.network import SimulatedNetwork
 from tests.every import every
 from tests.site.cluster import Cluster, Floats, all_reduce, simulated
 

@@ -17,10 +17,10 @@ from anabranch.scheduler.losses import Repairs
 from anabranch.scheduler.membership.life import TABLE, Happens, Lives, Stage
 from anabranch.scheduler.pacing import PaceBook
 from anabranch.scheduler.server import Scheduler
-from anabranch.sim.loop import run_virtually
-from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import SiteAgent, Transport
 from anabranch.site.serving import ServedModel
+from anabranch_lab.sim.loop import run_virtually
+from anabranch_lab.sim.network import SimulatedNetwork
 
 from ..site.cluster import TOKEN, Cluster, Witness, all_reduce, make_agent, simulated
 

@@ -14,7 +14,7 @@ from anabranch.plan import Packed, Plan, Star
 from anabranch.record import events
 from anabranch.scheduler import presence
 from anabranch.scheduler.losses import Repairs
-from anabranch.sim.loop import run_virtually
+from anabranch_lab.sim.loop import run_virtually
 from tests.site.cluster import Cluster, simulated
 
 LINKS = tuple(Link(a, b, 1e6) for a in range(3) for b in range(3) if a != b)

@@ -13,7 +13,7 @@ from anabranch.plan import Plan, fapt
 from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.policy import Policy, Replan
 from anabranch.scheduler.replan_loop import ReplanLoop
-from anabranch.sim.loop import VirtualLoop, run_virtually
+from anabranch_lab.sim.loop import VirtualLoop, run_virtually
 
 CHANGE_S = 10.0
 OVERLAY = internet2_9()

@@ -13,8 +13,8 @@ from anabranch.pace import Bsp, Equal
 from anabranch.plan import star
 from anabranch.record import events
 from anabranch.scheduler.pacing import PaceBook
-from anabranch.sim.loop import run_virtually
 from anabranch.site.serving import ServedModel
+from anabranch_lab.sim.loop import run_virtually
 
 from ..site.cluster import Cluster, simulated
 

@@ -32,9 +32,9 @@ from anabranch.plan import Plan, PlanError, star
 from anabranch.record import LogError, events
 from anabranch.scheduler.presence import PREPARING_SILENCE_S
 from anabranch.scheduler.server import Scheduler
-from anabranch.sim.loop import run_virtually
-from anabranch.sim.network import _End
 from anabranch.site.agent import Transport
+from anabranch_lab.sim.loop import run_virtually
+from anabranch_lab.sim.network import _End
 
 from ..net.test_tcp import Ear
 from ..site.cluster import PAIR, TOKEN, Cluster, Tls, Witness, all_reduce, make_agent, simulated

@@ -26,7 +26,7 @@ from anabranch.scheduler.status import Known, stalls, status_of
 from anabranch.scheduler.tally import Tally
 from anabranch.scheduler.waits import Stall, Waits
 from anabranch.scheduler.watching import Watching, watched
-from anabranch.sim.loop import run_virtually
+from anabranch_lab.sim.loop import run_virtually
 
 from ..every import every
 from ..site.cluster import PAIR, TOKEN, Cluster, Tcp, Tls, Witness, all_reduce, simulated

@@ -12,7 +12,7 @@ from anabranch.record import events
 from anabranch.record.events import ReachedBy
 from anabranch.scheduler.stop_rules import StopRules
 from anabranch.scheduler.stopping import StoppingLog
-from anabranch.sim.loop import run_virtually
+from anabranch_lab.sim.loop import run_virtually
 
 
 def evaluated(site: int, accuracy: float, step: int | None = 1) -> events.Evaluated:

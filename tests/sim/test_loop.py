@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from anabranch.sim.loop import Deadlock, VirtualLoop, run_virtually
+from anabranch_lab.sim.loop import Deadlock, VirtualLoop, run_virtually
 
 
 def test_a_year_passes_at_once() -> None:

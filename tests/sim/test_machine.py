@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from anabranch.fleet import Slowdowns
-from anabranch.sim.loop import Deadlock, VirtualLoop, run_virtually
-from anabranch.sim.machine import Clock, Machine
+from anabranch_lab.sim.loop import Deadlock, VirtualLoop, run_virtually
+from anabranch_lab.sim.machine import Clock, Machine
 
 STEADY = Slowdowns(starts_s=(0.0,), factors=(1.0,))
 STOP, GO_ON = 0.0, -1.0  # as entries of a script; anything else is a factor

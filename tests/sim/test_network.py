@@ -17,8 +17,8 @@ from anabranch.net.frames import DISCARD, Sink, encode_frame
 from anabranch.net.messages import AnyMessage, Credit, NoMoreRounds, Start
 from anabranch.net.network import Connection, Receiver
 from anabranch.overlay import Latency, Link, Overlay, Site, Trace
-from anabranch.sim.loop import VirtualLoop, run_virtually
-from anabranch.sim.network import SimulatedNetwork
+from anabranch_lab.sim.loop import VirtualLoop, run_virtually
+from anabranch_lab.sim.network import SimulatedNetwork
 
 MB_S = 8e6  # bit/s
 HEADER_BYTES = len(encode_frame(Start(), 1))

@@ -28,8 +28,6 @@ from anabranch.scheduler.pacing import PaceBook
 from anabranch.scheduler.planning import Planners
 from anabranch.scheduler.served_pace import LastTo
 from anabranch.scheduler.server import Scheduler
-from anabranch.sim.loop import VirtualLoop
-from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import SiteAgent, Transport
 from anabranch.site.arithmetic import Flat
 from anabranch.site.collectives import Round
@@ -37,6 +35,8 @@ from anabranch.site.meter import Meter
 from anabranch.site.neighbourhood import LIMITS
 from anabranch.site.serving import ServedModel
 from anabranch.site.terms import Op, Terms, Wire
+from anabranch_lab.sim.loop import VirtualLoop
+from anabranch_lab.sim.network import SimulatedNetwork
 
 TOKEN = "secret"
 CERTIFICATES = Path(__file__).parent.parent / "net" / "certs" / "ours"

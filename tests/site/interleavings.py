@@ -32,9 +32,9 @@ from anabranch.plan import (
 )
 from anabranch.record import events
 from anabranch.scheduler.server import Scheduler
-from anabranch.sim.loop import VirtualLoop, run_virtually
-from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import SiteAgent, Transport
+from anabranch_lab.sim.loop import VirtualLoop, run_virtually
+from anabranch_lab.sim.network import SimulatedNetwork
 
 from .cluster import TOKEN, Witness, all_reduce
 

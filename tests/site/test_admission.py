@@ -17,12 +17,12 @@ from anabranch.plan import Auxiliary, Packed, Plan
 from anabranch.record import events
 from anabranch.scheduler.awareness import Passive
 from anabranch.scheduler.losses import Repairs
-from anabranch.sim.loop import run_virtually
-from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import SiteAgent
 from anabranch.site.arithmetic import Flat
 from anabranch.site.collectives import ExchangeError
 from anabranch.site.terms import Op, Terms, Wire
+from anabranch_lab.sim.loop import run_virtually
+from anabranch_lab.sim.network import SimulatedNetwork
 from tests.every import every
 from tests.site.cluster import Cluster, Floats, all_reduce, simulated
 

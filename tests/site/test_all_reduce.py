@@ -41,12 +41,12 @@ from anabranch.net.tcp import TcpNetwork
 from anabranch.net.tls import SCHEDULER, identity_of
 from anabranch.overlay import Link, Overlay, Site, internet2_9, random_complete, random_sparse
 from anabranch.plan import Plan, balanced, fapt, ring, spanning, star
-from anabranch.run.faults import OutagesFault, PartitionFault, SlowFault, link_factors, script
-from anabranch.sim.loop import run_virtually
 from anabranch.site.actions import Send
 from anabranch.site.connections import MOST_STRANDS
 from anabranch.site.reduction import Reduction
 from anabranch.site.terms import Op, Terms, Wire
+from anabranch_lab.run.faults import OutagesFault, PartitionFault, SlowFault, link_factors, script
+from anabranch_lab.sim.loop import run_virtually
 
 from ..every import every
 from .cluster import (

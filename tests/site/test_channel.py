@@ -17,10 +17,10 @@ from anabranch.net.messages import (
 )
 from anabranch.overlay import internet2_9
 from anabranch.plan import Plan, dumps, restrict, star
-from anabranch.sim.loop import run_virtually
 from anabranch.site.call import signature_of
 from anabranch.site.channel import Asked, Channel, Channels, Gathering
 from anabranch.site.terms import Op, Terms, Wire
+from anabranch_lab.sim.loop import run_virtually
 
 PLAN = star(internet2_9())
 SIGNATURE = signature_of(Terms(Op.MEAN, Wire.FLOAT32, 100))

@@ -12,10 +12,10 @@ from anabranch.net.errors import RunAborted
 from anabranch.overlay import Overlay, internet2_9
 from anabranch.plan import Plan, fapt, restrict, star
 from anabranch.record import events
-from anabranch.sim.loop import run_virtually
 from anabranch.site.arithmetic import Flat
 from anabranch.site.collectives import ExchangeError
 from anabranch.site.terms import Op, Terms, Wire
+from anabranch_lab.sim.loop import run_virtually
 
 from ..every import every
 from .cluster import Cluster, Floats, all_reduce, simulated

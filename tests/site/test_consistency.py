@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.sim.loop import run_virtually
+from anabranch_lab.sim.loop import run_virtually
 
 from ..seeds import seeds
 from .interleavings import play

@@ -17,8 +17,8 @@ from anabranch.net.tls import identity_of
 from anabranch.overlay import random_complete
 from anabranch.plan import star
 from anabranch.scheduler.server import Scheduler
-from anabranch.sim.loop import run_virtually
 from anabranch.site.agent import SiteAgent, Transport
+from anabranch_lab.sim.loop import run_virtually
 
 from ..net.test_tcp import Ear
 from .cluster import PAIR, TOKEN, Cluster, Tls, Witness, all_reduce, make_agent, simulated

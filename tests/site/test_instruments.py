@@ -13,12 +13,12 @@ from anabranch.net.throughput import BusyPeriodEstimator
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Plan, fapt, star
 from anabranch.scheduler.server import Scheduler
-from anabranch.sim.loop import VirtualLoop, run_virtually
-from anabranch.sim.machine import Clock
-from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import SiteAgent, Transport
 from anabranch.site.instruments import parent_to_ask
 from anabranch.site.meter import Meter
+from anabranch_lab.sim.loop import VirtualLoop, run_virtually
+from anabranch_lab.sim.machine import Clock
+from anabranch_lab.sim.network import SimulatedNetwork
 
 from .cluster import TOKEN, Cluster, Witness, all_reduce, simulated
 from .test_all_reduce import TRIANGLE

@@ -15,12 +15,12 @@ from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan
 from anabranch.record import events
 from anabranch.scheduler.losses import Repairs
-from anabranch.sim.loop import run_virtually
-from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import SiteAgent
 from anabranch.site.arithmetic import Flat
 from anabranch.site.collectives import ExchangeError, Round
 from anabranch.site.terms import Op, Terms, Wire
+from anabranch_lab.sim.loop import run_virtually
+from anabranch_lab.sim.network import SimulatedNetwork
 from tests.site.cluster import Cluster, Floats, simulated
 from tests.site.test_restart import Restartable
 

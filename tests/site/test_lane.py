@@ -14,11 +14,11 @@ from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.messages import AnyMessage, ChunkMessage, PartialSum, Result
 from anabranch.net.network import Connection
 from anabranch.overlay import Link, Overlay, Site, Trace
-from anabranch.sim.loop import run_virtually
 from anabranch.site import lane
 from anabranch.site.actions import Send, Unsent
 from anabranch.site.lane import Lane, priority, relay_window
 from anabranch.site.terms import Op, Terms, Wire
+from anabranch_lab.sim.loop import run_virtually
 
 from .cluster import simulated
 

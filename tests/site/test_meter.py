@@ -8,8 +8,8 @@ import pytest
 from anabranch.net.throughput import Arrival, Estimate
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import star
-from anabranch.sim.loop import run_virtually
 from anabranch.site.meter import Meter
+from anabranch_lab.sim.loop import run_virtually
 
 from .cluster import Cluster, Tcp, simulated
 from .test_all_reduce import run_over_tcp

@@ -17,9 +17,9 @@ from anabranch.net.tcp import TcpNetwork, wait_closed
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan, Star
 from anabranch.scheduler.server import Repairs
-from anabranch.sim.loop import run_virtually
-from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.neighbourhood import LIMITS
+from anabranch_lab.sim.loop import run_virtually
+from anabranch_lab.sim.network import SimulatedNetwork
 from tests.net.test_tcp import Ear
 from tests.site.cluster import Cluster, Floats, Tcp, simulated
 from tests.site.test_admission import asks, hand_on, let_in

@@ -30,8 +30,8 @@ from anabranch.record import events
 from anabranch.scheduler.awareness import Oracle
 from anabranch.scheduler.deal import ByShare
 from anabranch.scheduler.losses import Planner, Repairs
-from anabranch.sim.loop import run_virtually
 from anabranch.site.agent import Transport
+from anabranch_lab.sim.loop import run_virtually
 from tests.site.cluster import TOKEN, Cluster, Witness, all_reduce, simulated
 
 SITES = 5

@@ -24,12 +24,12 @@ from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Auxiliary, Packed, Plan, with_auxiliary
 from anabranch.record import events
 from anabranch.scheduler.losses import Repairs
-from anabranch.sim.loop import run_virtually
-from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import SiteAgent
 from anabranch.site.call import Call
 from anabranch.site.collectives import ExchangeError, Round
 from anabranch.site.terms import Op, Terms, Wire
+from anabranch_lab.sim.loop import run_virtually
+from anabranch_lab.sim.network import SimulatedNetwork
 from tests.site.cluster import Cluster, Floats, all_reduce, simulated
 
 _LATE_S = 9.0  # by then the scheduler gives up a site whose lanes are whole

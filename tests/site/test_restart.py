@@ -21,12 +21,12 @@ from anabranch.scheduler.awareness import Awareness, Passive
 from anabranch.scheduler.losses import Repairs
 from anabranch.scheduler.memory import encode, read
 from anabranch.scheduler.server import Scheduler
-from anabranch.sim.loop import run_virtually
-from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import SiteAgent
 from anabranch.site.arithmetic import Flat
 from anabranch.site.collectives import ExchangeError, Round
 from anabranch.site.terms import Op, Terms, Wire
+from anabranch_lab.sim.loop import run_virtually
+from anabranch_lab.sim.network import SimulatedNetwork
 from tests.every import every
 from tests.sim.test_network import Ear
 from tests.site.cluster import TOKEN, Cluster, Floats, Witness, all_reduce, make_agent, simulated

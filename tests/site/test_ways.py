@@ -31,11 +31,11 @@ from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan, star
 from anabranch.record import events
 from anabranch.scheduler.losses import Repairs
-from anabranch.sim.loop import run_virtually
-from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.carrying import Carrying
 from anabranch.site.neighbourhood import LIMITS
 from anabranch.site.ways import MOST_PIPES, Ways, why_not
+from anabranch_lab.sim.loop import run_virtually
+from anabranch_lab.sim.network import SimulatedNetwork
 from tests.every import every
 from tests.net.test_tcp import Ear
 from tests.site.cluster import PAIR, Cluster, Ports, Tcp, Tls, simulated

@@ -1,5 +1,8 @@
 """The application that commands join, and how it ends.
 
+A package adds its commands by an entry point of the group `anabranch.commands`: it names a module
+that registers them with `app`.
+
 Exit codes: 0 all went well, 1 a run failed, 2 bad input, 130 interrupted.
 """
 
@@ -9,6 +12,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import entry_points
 from types import FrameType
 from typing import Annotated, Any, NoReturn
 
@@ -17,15 +21,10 @@ from typer.core import TyperGroup
 
 from anabranch import __version__
 from anabranch._text import say, visible
-from anabranch.emulate import EmulationError
-from anabranch.group._checks import ServiceError
+from anabranch._typed_toml import BadInput
 from anabranch.net.errors import NetError
-from anabranch.overlay import Overlay, OverlayError
-from anabranch.plan import PlanError
-from anabranch.record import LogError
+from anabranch.overlay import Overlay
 from anabranch.record.terminal import Terminal
-from anabranch.run.checkpoints import CheckpointError
-from anabranch.run.scenario import ScenarioError
 
 
 class _Commands(TyperGroup):
@@ -61,23 +60,44 @@ app = typer.Typer(
 console = Terminal() if sys.stdout.isatty() else Terminal(width=120)  # files do not wrap
 
 
+# Libraries of the extra `lab`: a command that needs one says what to install.
+_LAB_LIBRARIES = "jinja2", "markupsafe", "networkx", "plotly", "pooch", "safetensors", "sklearn"
+
+
 def main() -> NoReturn:
     """Run the command line."""
+    if not sys.argv[1:] or sys.argv[1] not in {*_own_commands(), "--version"}:
+        _load_others()
+    run(app)
+
+
+def run(commands: typer.Typer) -> NoReturn:
+    """Run a command, and tell of an error in one line."""
     try:
-        app()
-    except (
-        OverlayError,
-        PlanError,
-        ScenarioError,
-        ServiceError,
-        LogError,
-        EmulationError,
-        CheckpointError,
-    ) as error:
+        commands()
+    except BadInput as error:
         _fail(error, 2)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in _LAB_LIBRARIES:
+            raise
+        say(f"error: {error}; pip install 'anabranch[lab]'", sys.stderr)
+        sys.exit(2)
     except (NetError, OSError, ValueError, ArithmeticError) as error:
         _fail(error, 1)
     sys.exit(0)
+
+
+def _own_commands() -> Iterator[str]:
+    """Yield the names of the commands that are here: a site or a scheduler needs no others."""
+    for each in app.registered_commands:
+        if each.callback is not None:
+            yield each.name or each.callback.__name__.replace("_", "-")
+
+
+def _load_others() -> None:
+    """Let commands of other packages join, which their entry points name."""
+    for each in entry_points(group="anabranch.commands"):
+        each.load()
 
 
 def _fail(error: Exception, code: int) -> NoReturn:

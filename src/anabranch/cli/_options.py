@@ -11,13 +11,18 @@ from typing import Annotated, TextIO
 import typer
 
 from anabranch._text import say
+from anabranch._typed_toml import tag_of
+from anabranch.group._place import TOKEN_VARIABLE
 from anabranch.net.addresses import is_loopback, parse, show
 from anabranch.net.network import Address
 from anabranch.net.tls import Credentials, TlsError
 from anabranch.overlay import Overlay
+from anabranch.plan import PLANNERS, FromFile
 from anabranch.record.console import Line, logfmt
-from anabranch.run.launch import TOKEN_VARIABLE
 from anabranch.scheduler.watching import Watching
+
+# Routes by the kind that a command names.
+ROUTES = {tag_of(planner): planner for planner in PLANNERS if not issubclass(planner, FromFile)}
 
 InsecureOption = Annotated[
     bool,

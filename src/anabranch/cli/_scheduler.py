@@ -15,6 +15,7 @@ from anabranch import overlay as overlays
 from anabranch._typed_toml import TomlError, converted, listed, nearest, tag_of
 from anabranch.cli._app import app
 from anabranch.cli._options import (
+    ROUTES,
     FormatOption,
     InsecureOption,
     JournalOption,
@@ -33,7 +34,6 @@ from anabranch.cli._options import (
     token_given,
     watching,
 )
-from anabranch.cli._plans import ROUTES
 from anabranch.net.silence import STILLNESS_S
 from anabranch.net.tls import SCHEDULER
 from anabranch.pace import PACES

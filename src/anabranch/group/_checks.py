@@ -7,7 +7,7 @@ from numbers import Integral, Real
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, get_args
 
-from anabranch._typed_toml import tag_of
+from anabranch._typed_toml import BadInput, tag_of
 from anabranch.merge import AnyMerge, Mean
 from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace, EqualBatches, TunedBatches
@@ -64,7 +64,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
 }
 
 
-class ServiceError(ValueError):
+class ServiceError(BadInput):
     """What a group is to be served with does not fit together; the message names the setting."""
 
 

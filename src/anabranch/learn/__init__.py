@@ -1,22 +1,12 @@
-"""What is learnt: tasks, models, how data is split, and training steps. Synchronous, no network.
+"""What a site learns between exchanges: local steps, averages and optimisers. No network here.
 
-Import the module you need; `profiles`, `partition`, `sampling`, `adversaries`, `buffers` and
-`checksum` come without torch:
+Import the module you need; all but `buffers` come without torch:
 
-- `tasks`: named data sets as tensors;
-- `models`: networks of images, sequences and tokens, the same at every site;
-- `profiles`: a model's parameter shapes alone, for runs that communicate without training, and how
-  fast machines compute;
-- `partition`: which samples each site holds;
-- `sampling`: which of them it draws for each batch; `resampling`: rare labels more often, also as a
-  torch sampler for a loader of one's own;
-- `adversaries`: sites whose labels or contributions are bad, to compare what withstands them;
-- `flat`: a model's parameters and gradients as two flat buffers;
-- `checksum`: tells whether two buffers are the same, bit for bit;
-- `buffers`: what of a model's state is no parameter, and how sites' values of it are mixed;
 - `averaging`, `local_steps`: models that make local steps of their own between averages;
+- `said`: what sites say of themselves beside an average;
 - `optimisers`: updates that give the same bits on every machine;
-- `work`: what every task does in a run, one of your own too; comes without torch;
-- `states`: states and weights on disk;
-- `train`: a step's two halves, the gradients of a batch and the update with their mean.
+- `buffers`: what of a model's state is no parameter, and how sites' values of it are mixed;
+- `checksum`: tells whether two buffers are the same, bit for bit;
+- `handed_state`: the state of training, as a newcomer gets it; `sharded`: refuses what is in parts;
+- `work`: what every task does in a run, one of your own too.
 """

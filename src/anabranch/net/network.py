@@ -1,7 +1,7 @@
 """The port through which protocols see the network: connections that carry messages.
 
 A real run gets it from TCP (:mod:`anabranch.net.tcp`), a simulated one from a model of links
-(:mod:`anabranch.sim.network`). Nothing that uses it can tell which.
+(:mod:`anabranch_lab.sim.network`). Nothing that uses it can tell which.
 """
 
 from __future__ import annotations

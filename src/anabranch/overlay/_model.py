@@ -18,8 +18,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from anabranch._typed_toml import BadInput
+
 # Within these any buffer takes a finite time, and sums of rates are exact enough.
 _LEAST_BPS, _MOST_BPS = 1e-3, 1e21
+
 _LIKELY_LATENCY_S = 5.0  # the papers' slowest links begin at it
 
 Basis = Literal["given", "measured", "assumed"]
@@ -32,7 +35,7 @@ def is_doubtful_latency(latency_s: float) -> bool:
     return latency_s > _LIKELY_LATENCY_S
 
 
-class OverlayError(ValueError):
+class OverlayError(BadInput):
     """An overlay that cannot be used: the message names the file, key or link, and the fix."""
 
 

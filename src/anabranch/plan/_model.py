@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import TypeVar, cast
 
+from anabranch._typed_toml import BadInput
 from anabranch.overlay import Link, Overlay
 
 T = TypeVar("T")
@@ -20,7 +21,7 @@ ABSENT = -2
 _Children = tuple[tuple[int, ...], ...]  # of each site, in order of index
 
 
-class PlanError(ValueError):
+class PlanError(BadInput):
     """A plan that cannot be used; the message names the tree and the site."""
 
 

@@ -1,14 +1,10 @@
-"""The record of a run: typed events, the log that keeps them, summaries, figures and reports.
-
-Importing this package does not import plotly; writing a report does.
-"""
+"""The record of a run: typed events, the log that keeps them, its summary, and how it stands."""
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from anabranch._lazy import lazy as _lazy
 
 if _TYPE_CHECKING:
-    from anabranch.record.awareness import MeasuredRate, measured_rates
     from anabranch.record.events import (
         Evaluated,
         Event,
@@ -47,14 +43,11 @@ if _TYPE_CHECKING:
         WorkerWent,
     )
     from anabranch.record.log import EventLog, LogError, fingerprint, read_events
-    from anabranch.record.report import write_plan_page, write_report, write_twin_report
     from anabranch.record.summary import RunSummary, Wait, summarise
-    from anabranch.record.twin import AGREEMENT, TwinRow, compare, median_error, worst_row
 else:
     __getattr__, __dir__ = _lazy(
         __name__,
         {
-            "awareness": ["MeasuredRate", "measured_rates"],
             "events": [
                 "Evaluated",
                 "Event",
@@ -93,14 +86,11 @@ else:
                 "WorkerWent",
             ],
             "log": ["EventLog", "LogError", "fingerprint", "read_events"],
-            "report": ["write_plan_page", "write_report", "write_twin_report"],
             "summary": ["RunSummary", "Wait", "summarise"],
-            "twin": ["AGREEMENT", "TwinRow", "compare", "median_error", "worst_row"],
         },
     )
 
 __all__ = [
-    "AGREEMENT",
     "Evaluated",
     "Event",
     "EventLog",
@@ -113,7 +103,6 @@ __all__ = [
     "LinkMeasured",
     "LinksEmulated",
     "LogError",
-    "MeasuredRate",
     "MessageRefused",
     "PaceLooked",
     "PlanIssued",
@@ -134,7 +123,6 @@ __all__ = [
     "SiteResumed",
     "StepDone",
     "TransportChosen",
-    "TwinRow",
     "UnknownEvent",
     "UpdateApplied",
     "UpdateCame",
@@ -142,14 +130,7 @@ __all__ = [
     "UpdateJudged",
     "Wait",
     "WorkerWent",
-    "compare",
     "fingerprint",
-    "measured_rates",
-    "median_error",
     "read_events",
     "summarise",
-    "worst_row",
-    "write_plan_page",
-    "write_report",
-    "write_twin_report",
 ]

@@ -63,7 +63,7 @@ class RunStarted(_Event, frozen=True, kw_only=True):
     world: str = "local"
     # When the target is reached, where sites' models differ; see `anabranch.record.target`.
     reached_by: ReachedBy = "first"
-    # Who may proceed when, and with how much work, for `anabranch.run.replay`; empty where sites
+    # Who may proceed when, and with how much work, for a replay; empty where sites
     # all-reduce, in rounds.
     pacing_json: str = ""
     # Whether sites average with neighbours: all exchange in one round alone, at the end.

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from anabranch._typed_toml import BadInput
 from anabranch.record.events import Event, UnknownEvent, decode, encode, kind_of
 
 _APPLICATION_ID = 0x616E6162  # "anab": tells our files from other SQLite files
@@ -44,7 +45,7 @@ COMMIT;
 """
 
 
-class LogError(ValueError):
+class LogError(BadInput):
     """A log that cannot be created or read; the message names the file and what to do."""
 
 

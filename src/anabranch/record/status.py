@@ -15,7 +15,7 @@ import msgspec
 
 from anabranch.overlay import Basis
 from anabranch.record import units
-from anabranch.record.tables import Column, Table
+from anabranch.record.columns import Column, Table
 
 Phase = Literal["waiting", "running", "resuming", "over"]
 """Sites are awaited; the run goes on; a scheduler that was started again awaits the sites that were

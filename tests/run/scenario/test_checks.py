@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from anabranch.overlay import internet2_9
-from anabranch.run.scenario import Scenario, ScenarioError, check_real, loads
+from anabranch_lab.run.scenario import Scenario, ScenarioError, check_real, loads
 
 
 def scenario(fault: str, top: str = "") -> Scenario:

@@ -14,9 +14,15 @@ from msgspec import inspect
 from anabranch.overlay import Overlay, random_complete
 from anabranch.record import read_events
 from anabranch.record.events import RunStarted
-from anabranch.run.scenario import Scenario, ScenarioError, check_simulable, loads, without_numbers
-from anabranch.run.scenario._checks import check, check_keys
-from anabranch.run.simulate import simulate
+from anabranch_lab.run.scenario import (
+    Scenario,
+    ScenarioError,
+    check_simulable,
+    loads,
+    without_numbers,
+)
+from anabranch_lab.run.scenario._checks import check, check_keys
+from anabranch_lab.run.simulate import simulate
 
 EXCHANGE = 'overlay = "aws-8"\nstop.rounds = 2\ntask = {kind = "exchange", elements = 8}\n'
 TRAIN = (

@@ -15,7 +15,7 @@ import pytest
 from msgspec import inspect
 
 from anabranch.overlay import Overlay, random_complete, random_sparse
-from anabranch.run.scenario import Scenario
+from anabranch_lab.run.scenario import Scenario
 
 from .test_effect import BASES, behaviour, changed
 

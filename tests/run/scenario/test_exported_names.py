@@ -2,7 +2,7 @@
 
 from types import ModuleType
 
-from anabranch.run import scenario
+from anabranch_lab.run import scenario
 
 
 def test_exported_names_are_sorted_and_real() -> None:

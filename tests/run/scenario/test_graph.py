@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.overlay import UniformRates, read_graph
-from anabranch.run.scenario import ScenarioError, load
+from anabranch_lab.run.scenario import ScenarioError, load
 
 NODES = """graph [
   node [ id 0 label "a" Latitude 38.7 Longitude -9.1 ]

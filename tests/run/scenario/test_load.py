@@ -9,9 +9,9 @@ import pytest
 
 from anabranch.overlay import OverlayError, internet2_9
 from anabranch.plan import Fapt, FromFile, Packed, Star, dumps, star
-from anabranch.run.scenario import Scenario, ScenarioError, Stop, load, loads
-from anabranch.run.scenario.tasks import Train
 from anabranch.scheduler.awareness import Oracle
+from anabranch_lab.run.scenario import Scenario, ScenarioError, Stop, load, loads
+from anabranch_lab.run.scenario.tasks import Train
 
 TEXT = """
 overlay = "internet2-9"
@@ -186,7 +186,7 @@ def test_awareness_is_off_unless_it_is_asked_for() -> None:
 
 
 def test_the_demo_is_one_scenario_whose_first_route_is_the_default() -> None:
-    scenario = loads((files("anabranch.run") / "demo.toml").read_text())
+    scenario = loads((files("anabranch_lab.run") / "demo.toml").read_text())
     assert scenario.routes == (Packed(), Fapt(), Star())
     assert [run.routes for run in scenario.runs()] == [(Packed(),), (Fapt(),), (Star(),)]
     assert {run.task for run in scenario.runs()} == {scenario.task}

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from anabranch.plan import AnyPlanner, Auxiliary, Fapt, FromFile, Packed, Star
-from anabranch.run.checkpoints import Course, Job
-from anabranch.run.scenario import Adaptive, ByShare, Scenario, Stop
-from anabranch.run.scenario.tasks import Exchange, Own, Train
 from anabranch.scheduler.awareness import Passive
+from anabranch_lab.run.checkpoints import Course, Job
+from anabranch_lab.run.scenario import Adaptive, ByShare, Scenario, Stop
+from anabranch_lab.run.scenario.tasks import Exchange, Own, Train
 
 
 @pytest.mark.parametrize(

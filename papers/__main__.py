@@ -1,0 +1,101 @@
+"""Makes papers' tables and figures again: ``python -m papers netstorm/fig14``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from papers import Row
+
+
+import papers
+from anabranch.cli._app import console, ending_on_interrupt, run
+from anabranch.record.terminal import Table, table
+from anabranch_lab.cli._runs import DataOption, EmulateOption, new_folder
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def reproduce(
+    experiment: Annotated[
+        str | None,
+        typer.Argument(
+            help="Such as netstorm/fig14, or netstorm for all of a paper's; with --emulate, for "
+            "those that can be emulated."
+        ),
+    ] = None,
+    list_them: Annotated[bool, typer.Option("--list", help="Say what there is.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter runs.")] = False,
+    seed: Annotated[int, typer.Option(help="The first that networks are drawn with.", min=0)] = 0,
+    out: Annotated[
+        Path,
+        typer.Option("--out", help="Folder for tables, as JSON, CSV and Markdown, and scenarios."),
+    ] = Path("runs"),
+    jobs: Annotated[
+        int | None, typer.Option(help="Simulations at once; one a core if not given.", min=1)
+    ] = None,
+    kept: Annotated[
+        Path | None,
+        typer.Option(
+            "--kept",
+            help="Folder where what each run came to is kept, so that a command that was cut off "
+            "goes on there; another release's, or other code's, are left alone.",
+            file_okay=False,
+        ),
+    ] = None,
+    emulate: EmulateOption = False,
+    data_dir: DataOption = None,
+) -> None:
+    """Make a paper's table or figure again, beside the paper's numbers; in simulation."""
+    if experiment is None or list_them:
+        for each in papers.EXPERIMENTS.values():
+            console.print(f"{each.name}  {each.title}", soft_wrap=True)
+        return
+    try:
+        wanted = papers.find(experiment)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    left_out = [each for each in wanted if emulate and not each.emulable]
+    wanted = [each for each in wanted if each not in left_out]
+    if not wanted:
+        raise typer.BadParameter(f"{experiment} runs in simulation only; leave --emulate out")
+    if left_out:
+        names = ", ".join(each.name for each in left_out)
+        console.print(f"left out, for they run in simulation only: {names}", soft_wrap=True)
+    folder = new_folder(out, f"reproduce-{experiment.replace('/', '-')}")
+    with ending_on_interrupt(), console.working("") as entitle:
+        lab = papers.Lab(
+            folder / "scenarios",
+            quick=quick,
+            seed=seed,
+            jobs=jobs or os.cpu_count() or 1,
+            emulate=emulate,
+            data_dir=data_dir,
+            kept=kept,
+            on_trial=lambda ended, of: entitle(f"{ended} of {of} runs"),
+        )
+        for each in wanted:
+            result = each.make(lab)
+            written = papers.write_result(
+                each.name, each.title, result, folder, seed=seed, quick=quick, emulated=emulate
+            )
+            console.print(_side_by_side(f"{each.name}: {each.title}", result.rows))
+            for note in result.notes:
+                console.print(note, soft_wrap=True)
+            for path in written:
+                console.print(f"written: {path}", soft_wrap=True)
+
+
+def _side_by_side(title: str, rows: Iterable[Row]) -> Table:
+    cells = [(row.what, row.paper, row.ours, row.why) for row in rows]
+    return table(("", "paper", "ours", "what differs, and why"), cells, title=title)
+
+
+if __name__ == "__main__":
+    run(app)

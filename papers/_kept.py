@@ -1,0 +1,74 @@
+"""What runs came to, in a folder, so that an experiment that was cut off goes on where it was."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+import anabranch
+import anabranch_lab
+import papers
+
+Made = TypeVar("Made")
+
+
+class Kept:
+    """Outcomes by what was run and by the code that ran it: other code finds none of them.
+
+    Args:
+        folder: made once there is something to keep.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def find(self, what: str, kind: type[Made]) -> Made | None:
+        """Return what a run came to, or None if it is not kept.
+
+        Args:
+            what: was run, with everything that it depends on but the code.
+            kind: of the outcome.
+
+        Raises:
+            ValueError: the file is damaged; names it.
+        """
+        path = self._path(what)
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            return msgspec.msgpack.decode(data, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} is damaged ({error}); remove it") from None
+
+    def add(self, what: str, outcome: Any) -> None:
+        """Keep what a run came to; whole or not at all, whenever this process ends."""
+        path = self._path(what)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}.part")
+        part.write_bytes(msgspec.msgpack.encode(outcome))
+        part.replace(path)
+
+    def _path(self, what: str) -> Path:
+        name = sha256(f"{_code()}\n{what}".encode()).hexdigest()
+        return self._folder / f"{name[:32]}.msgpack"
+
+
+@cache
+def _code() -> str:
+    """Return a digest of all code that makes numbers, and the releases that they come from."""
+    found = sha256()
+    for package in (anabranch, anabranch_lab, papers):
+        (root,) = map(Path, package.__path__)
+        for path in sorted(root.rglob("*.py")):
+            name = f"{package.__name__}/{path.relative_to(root).as_posix()}"
+            found.update(name.encode() + b"\0" + path.read_bytes())
+    releases = [version(each) for each in ("numpy", "scipy", "torch")]
+    return " ".join([found.hexdigest(), *releases])

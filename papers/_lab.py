@@ -1,0 +1,455 @@
+"""Where experiments run: scenarios in, seconds a round out."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from anabranch import overlay as overlays
+from anabranch.overlay import Overlay
+from anabranch.plan import loads as load_plan
+from anabranch.record import Event, RunSummary, UnknownEvent, UpdateApplied, read_events, summarise
+from anabranch.record.events import REACHED_BY, StepDone
+from anabranch.record.pacing import Iteration
+from anabranch_lab.emulate import check_emulable
+from anabranch_lab.run.launch import run_locally
+from anabranch_lab.run.scenario import Scenario, check_real, encode, loads
+from anabranch_lab.run.scenario.tasks import Train
+from anabranch_lab.run.simulate import simulate
+from papers._kept import Kept
+
+Label = str | int | float
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One run to make.
+
+    Args:
+        labels: what sets it apart from the experiment's other runs, such as its system.
+        scenario: what runs, with one route; its overlay is named when it is written down.
+        overlay: on which network.
+        loss: below which :attr:`Outcome.loss_fell_s` asks the loss to fall; None does not ask.
+    """
+
+    labels: Mapping[str, Label]
+    scenario: Scenario
+    overlay: Overlay
+    loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOutcome:
+    """What one worker of a run with servers came to; means over its later half of iterations.
+
+    Args:
+        iteration_s: from one permission to the next, seconds.
+        blocked_s: of it waiting for permission, seconds.
+        samples: of a batch.
+        compute_s: of it computing, seconds.
+    """
+
+    iteration_s: float
+    blocked_s: float
+    samples: float
+    compute_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run came to.
+
+    Args:
+        labels: the trial's.
+        scenario_file: what it ran, for ``anabranch simulate`` or ``anabranch run``.
+        rounds: how many were completed.
+        total_s: when the last of them ended, seconds since the run began.
+        round_s: seconds from one round's end to the next: the mean of a run that had a time to
+            fill, and the median of one that had rounds to make, on a network that does not change.
+        plans: how many came after the first.
+        at_once, blocked_s, push_s, pull_s: of a run with servers, see
+            :class:`anabranch.record.pacing.PaceSummary`; there ``round_s`` is the mean time of an
+            iteration, and ``rounds`` are each worker's.
+        workers: of a run with servers, by name; those that ended an iteration.
+        reached_s: of a run that trains to a target accuracy: when it was first seen, seconds since
+            the run began; None where it never was.
+        reached_updates: of such a run, how many updates each worker had then in the model, on
+            average.
+        accuracy: that was last seen; None where there is none.
+        look_s: seconds from one look at the model to the next, on the mean; None where it was never
+            looked at.
+        trees: of the forest that it began with; None where it had none.
+        accuracy_by_site: that was last seen for each site, by name; see
+            :mod:`anabranch.record.by_site`.
+        missed: of a run with servers, how many updates of others one missed, on average.
+        steps: of a run that averages models, local steps of a site, on average.
+        reached_by: of a run whose sites' models differ, when the target was reached, seconds, by
+            the rules of :mod:`anabranch.record.target`; None where it never was.
+        sent_bytes: of any such run, the payload of all links until ``reached_s``.
+        sent_by: likewise the payload of all links until then, bytes.
+        curve: likewise, and of a run that trains for a time without a target: (seconds, mean
+            accuracy over the sites), after each step that was looked at.
+        loss_fell_s: of a trial with a loss: when the mean loss of an iteration's steps had been
+            below it in 10 iterations running, seconds; None if it was never.
+        gaps: of a run with servers, see :class:`anabranch.record.pacing.PaceSummary`.
+    """
+
+    labels: Mapping[str, Label]
+    scenario_file: str
+    rounds: int
+    total_s: float
+    round_s: float
+    plans: int
+    at_once: float | None = None
+    blocked_s: float | None = None
+    push_s: float | None = None
+    pull_s: float | None = None
+    workers: Mapping[str, WorkerOutcome] = field(default_factory=dict)
+    reached_s: float | None = None
+    reached_updates: float | None = None
+    accuracy: float | None = None
+    look_s: float | None = None
+    trees: int | None = None
+    accuracy_by_site: Mapping[str, float] = field(default_factory=dict)
+    missed: float | None = None
+    steps: float | None = None
+    sent_bytes: int | None = None
+    reached_by: Mapping[str, float | None] = field(default_factory=dict)
+    sent_by: Mapping[str, int | None] = field(default_factory=dict)
+    curve: tuple[tuple[float, float], ...] = ()
+    loss_fell_s: float | None = None
+    gaps: tuple[float, ...] = ()
+
+
+class Lab:
+    """Runs trials; each scenario runs once on each network, however often it is asked for.
+
+    Args:
+        folder: for scenarios and overlays as files and, of real runs, event logs.
+        quick: whether experiments are to be small, which costs precision.
+        seed: the first of the seeds that networks are drawn with.
+        jobs: how many simulations run at once, each in a process of its own.
+        emulate: run real processes between network namespaces instead, one trial after another.
+        data_dir: where data sets are.
+        kept: where outcomes are kept as they come; those that the same code left there are not made
+            again. None keeps none.
+        on_trial: called before trials run and as they end, with how many have ended, of how many.
+
+    Raises:
+        ValueError: no job is allowed.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        quick: bool = False,
+        seed: int = 0,
+        jobs: int = 1,
+        emulate: bool = False,
+        data_dir: Path | None = None,
+        kept: Path | None = None,
+        on_trial: Callable[[int, int], None] = lambda ended, of: None,
+    ) -> None:
+        if jobs < 1:
+            raise ValueError(f"{jobs} jobs run nothing; give at least 1")
+        self.folder = folder
+        self.quick = quick
+        self.seed = seed
+        self.emulate = emulate
+        self.data_dir = data_dir
+        self._jobs = jobs
+        self._on_trial = on_trial
+        self._kept = None if kept is None else Kept(kept)
+        self._known: dict[tuple[str, Overlay], Outcome] = {}
+        self._overlays: dict[Overlay, Path] = {}
+
+    def measure(self, trials: Sequence[Trial]) -> list[Outcome]:
+        """Run trials and return their outcomes, in order.
+
+        Raises:
+            RunAborted: a run failed.
+            ScenarioError: a scenario cannot run in this world.
+            EmulationError: this machine cannot emulate an overlay.
+        """
+        # The papers' models of time have no scheduler apart from the sites.
+        trials = [replace(each, scenario=each.scenario.beside_its_scheduler()) for each in trials]
+        wanted = {_what(trial): trial for trial in reversed(trials)}
+        new = [trial for key, trial in reversed(wanted.items()) if key not in self._known]
+        if self.emulate:
+            for trial in new:
+                check_real(trial.scenario, trial.overlay, emulated=True)
+                check_emulable(trial.overlay)
+        files = {_what(trial): self._write(trial) for trial in new}
+        kept, left = self._kept, []
+        for trial in new:
+            outcome = kept.find(self._depends_on(trial), Outcome) if kept else None
+            if outcome is None:
+                left.append(trial)
+            else:
+                file = files[_what(trial)].name
+                self._known[_what(trial)] = replace(outcome, scenario_file=file)
+        self._on_trial(0, len(left))
+        outcomes = self._run(left, [files[_what(trial)] for trial in left])
+        for ended, (trial, outcome) in enumerate(zip(left, outcomes, strict=True), 1):
+            self._known[_what(trial)] = outcome
+            if kept:
+                kept.add(self._depends_on(trial), outcome)
+            self._on_trial(ended, len(left))
+        return [replace(self._known[_what(trial)], labels=trial.labels) for trial in trials]
+
+    def map(self, make: Callable[..., Made], jobs: Sequence[Any], kind: type[Made]) -> list[Made]:
+        """Return what a function makes of each job, with ``data_dir``; several at once.
+
+        Args:
+            make: of a module, so that other processes find it.
+            jobs: what it is called with, one each; what they print as tells them apart.
+            kind: of what it makes.
+        """
+        whats = [f"{_name(make)} {job!r} {self.data_dir}" for job in jobs]
+        assert not any(" at 0x" in what for what in whats), whats[0]
+        kept = self._kept
+        found = [kept.find(what, kind) if kept else None for what in whats]
+        left = [number for number, each in enumerate(found) if each is None]
+        made = partial(make, data_dir=self.data_dir)
+        self._on_trial(0, len(left))
+        with ProcessPoolExecutor(self._jobs, get_context("spawn")) as pool:
+            mapped = pool.map if self._jobs > 1 else map
+            outcomes = mapped(made, [jobs[number] for number in left])
+            for ended, (number, outcome) in enumerate(zip(left, outcomes, strict=True), 1):
+                found[number] = outcome
+                if kept:
+                    kept.add(whats[number], outcome)
+                self._on_trial(ended, len(left))
+        return cast(list[Made], found)
+
+    def _depends_on(self, trial: Trial) -> str:
+        """Return what a trial's outcome follows from, but for the code."""
+        overlay = overlays.dumps(trial.overlay)
+        world = "emulated" if self.emulate else "simulated"
+        return f"{world} {encode(trial.scenario)} {overlay} {trial.loss} {self.data_dir}"
+
+    def _run(self, trials: Sequence[Trial], files: Sequence[Path]) -> Iterator[Outcome]:
+        execute = partial(_emulated if self.emulate else _simulated, data_dir=self.data_dir)
+        if self.emulate or self._jobs == 1 or len(trials) < 2:
+            yield from map(execute, trials, files)
+            return
+        # Forking would copy whatever threads hold at that moment.
+        with ProcessPoolExecutor(self._jobs, get_context("spawn")) as pool:
+            yield from pool.map(execute, trials, files)
+
+    def _write(self, trial: Trial) -> Path:
+        """Write a trial's scenario down, and its overlay unless that is there already."""
+        overlay = self._overlays.get(trial.overlay)
+        if overlay is None:
+            overlay = _write_new(
+                self.folder, f"overlay-{trial.overlay.name}", overlays.dumps(trial.overlay)
+            )
+            self._overlays[trial.overlay] = overlay
+        name = "-".join(map(str, trial.labels.values()))
+        text = scenario_toml(msgspec.structs.replace(trial.scenario, overlay=overlay.name))
+        loads(text, name)  # whoever opens the file must be able to run it
+        return _write_new(self.folder, name, text)
+
+
+def _what(trial: Trial) -> tuple[str, Overlay]:
+    """Return what tells runs apart."""
+    return encode(trial.scenario), trial.overlay
+
+
+def _name(make: Callable[..., Any]) -> str:
+    """Return what tells functions apart, and what they were given beforehand."""
+    if isinstance(make, partial):
+        return f"{_name(make.func)} {make.args} {make.keywords}"
+    return f"{make.__module__}.{make.__qualname__}"
+
+
+def seconds(outcomes: Iterable[Outcome], **labels: Label) -> float:
+    """Return the seconds a round took in the runs with these labels.
+
+    Of several runs it is their mean, each weighing by its rounds, so that over equal times it tells
+    how many rounds they made.
+
+    Raises:
+        ValueError: no run has these labels.
+    """
+    found = [
+        each
+        for each in outcomes
+        if all(each.labels.get(key) == value for key, value in labels.items())
+    ]
+    if not found:
+        raise ValueError(f"no run has the labels {labels}")
+    return sum(each.round_s * each.rounds for each in found) / sum(each.rounds for each in found)
+
+
+def scenario_toml(scenario: Scenario) -> str:
+    """Return a scenario, without defaults, as :func:`anabranch_lab.run.scenario.loads` reads it."""
+    defaults = {
+        field.encode_name: field.default for field in msgspec.structs.fields(type(scenario))
+    }
+    values = {
+        key: value
+        for key, value in msgspec.structs.asdict(scenario).items()
+        if value != defaults[key]
+    }
+    return "".join(f"{key} = {_toml(msgspec.to_builtins(each))}\n" for key, each in values.items())
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        items = (f"{key} = {_toml(each)}" for key, each in value.items() if each is not None)
+        return f"{{ {', '.join(items)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)  # numbers, booleans and our names are alike
+
+
+def _write_new(folder: Path, name: str, text: str) -> Path:
+    """Write a TOML file under a name that is not taken, and return its path."""
+    stem = re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = next(
+        path
+        for number in count(1)
+        if not (path := folder / f"{stem}{'' if number == 1 else f'-{number}'}.toml").exists()
+    )
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _simulated(trial: Trial, file: Path, data_dir: Path | None) -> Outcome:
+    # The log is not kept: the same scenario gives the same one again, byte for byte.
+    with tempfile.TemporaryDirectory(prefix="anabranch-") as folder:
+        log = Path(folder, "run.db")
+        simulate(trial.scenario, trial.overlay, log, data_dir)
+        return _outcome(trial, file, log)
+
+
+def _emulated(trial: Trial, file: Path, data_dir: Path | None) -> Outcome:
+    log = file.with_suffix(".db")
+    run_locally(file, 0, trial.overlay, log, data_dir, emulate=True, seed=trial.scenario.seed)
+    return _outcome(trial, file, log)
+
+
+def _outcome(trial: Trial, file: Path, log: Path) -> Outcome:
+    events = [event for _, event in read_events(log)]
+    run = summarise(events)
+    if run.pace is not None:
+        assert run.pace.iteration_s is not None  # experiments have several iterations
+        rounds = min(len(series) for series in run.pace.iterations.values())
+        return Outcome(
+            trial.labels,
+            file.name,
+            rounds,
+            run.total_s,
+            run.pace.iteration_s,
+            0,
+            run.pace.at_once,
+            run.pace.blocked_s,
+            run.pace.push_s,
+            run.pace.pull_s,
+            {
+                trial.overlay.sites[site].name: _worker(series)
+                for site, series in run.pace.iterations.items()
+                if any(each.next_s is not None for each in series)
+            },
+            *_reached(trial, run, events),
+            run.final_accuracy,
+            run.accuracy[-1].at_s / len(run.accuracy) if run.accuracy else None,
+            len(load_plan(run.started.plan_json).groups) or None,
+            {run.sites[site]: accuracy for site, accuracy in run.site_accuracy.items()},
+            run.pace.mean_missed,
+            loss_fell_s=_loss_fell_s(trial, run, len(run.pace.iterations)),
+            gaps=run.pace.gaps,
+        )
+    rounds, total_s = len(run.rounds), run.rounds[-1].at_s if run.rounds else run.total_s
+    fills_time = trial.scenario.stop.after_s is not None
+    round_s = total_s / max(1, rounds) if fills_time else median(run.interval_s)
+    done = Outcome(trial.labels, file.name, rounds, total_s, round_s, len(run.plans))
+    target = trial.scenario.task.target_accuracy
+    if target is not None:
+        done = replace(
+            done,
+            reached_s=run.time_to_accuracy_s(target),
+            reached_updates=_rounds_until(run, run.time_to_accuracy_s(target)),
+            sent_bytes=run.bytes_to_accuracy(target),
+            accuracy=run.final_accuracy,
+            loss_fell_s=_loss_fell_s(trial, run, len(run.sites)),
+        )
+    elif isinstance(trial.scenario.task, Train):
+        done = replace(done, accuracy=run.final_accuracy, curve=_curve(run))
+    if target is not None and trial.scenario.has_local_steps:
+        done = replace(
+            done,
+            steps=len(run.steps) / len(run.sites),
+            reached_by={rule: run.time_to_accuracy_s(target, rule) for rule in REACHED_BY},
+            sent_by={rule: run.bytes_to_accuracy(target, rule) for rule in REACHED_BY},
+            curve=_curve(run),
+        )
+    return done
+
+
+def _reached(
+    trial: Trial, run: RunSummary, events: Sequence[Event | UnknownEvent]
+) -> tuple[float | None, float | None]:
+    target = trial.scenario.task.target_accuracy
+    reached_s = None if target is None else run.time_to_accuracy_s(target)
+    if reached_s is None or run.pace is None:
+        return None, None
+    applied = (event.at_s for event in events if isinstance(event, UpdateApplied))
+    return reached_s, sum(at_s <= reached_s for at_s in applied) / len(run.pace.iterations)
+
+
+def _curve(run: RunSummary) -> tuple[tuple[float, float], ...]:
+    return tuple((point.at_s, point.accuracy) for point in run.accuracy)
+
+
+def _rounds_until(run: RunSummary, at_s: float | None) -> float | None:
+    return None if at_s is None else sum(each.at_s <= at_s for each in run.rounds)
+
+
+def _loss_fell_s(trial: Trial, run: RunSummary, workers: int) -> float | None:
+    return None if trial.loss is None else fell_s(run.steps, workers, trial.loss)
+
+
+def fell_s(
+    steps: Sequence[StepDone], workers: int, below: float, running: int = 10
+) -> float | None:
+    """Return when the loss had been below a bound in so many iterations running, or None.
+
+    An iteration is as many steps as there are workers, of whichever workers: under some paces a few
+    of them make most.
+    """
+    told = [(step.at_s, step.loss) for step in steps if step.loss is not None]
+    since = 0
+    for first in range(0, len(told) - workers + 1, workers):
+        iteration = told[first : first + workers]
+        since = since + 1 if fmean(loss for _, loss in iteration) < below else 0
+        if since == running:
+            return iteration[-1][0]
+    return None
+
+
+def _worker(series: Sequence[Iteration]) -> WorkerOutcome:
+    ended = [(each, each.next_s - each.went_s) for each in series if each.next_s is not None]
+    later = ended[len(ended) // 2 :]
+    return WorkerOutcome(
+        fmean(took_s for _, took_s in later),
+        fmean(each.blocked_s for each, _ in later),
+        fmean(each.samples for each, _ in later),
+        fmean(each.compute_s for each, _ in later),
+    )

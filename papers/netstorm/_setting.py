@@ -1,0 +1,358 @@
+"""What the experiments have in common: the network, the model, the systems that are compared.
+
+The network is the paper's Fig. 12, and AlexNet's 61 M parameters are exchanged. *Static*: the rates
+stay as in the overlay file. *Dynamic*: from them on, every rate is drawn again each 180 s, and a
+system makes as many rounds as it can in a given time; several such networks are drawn, because one
+is luck. Computing is left out: of AlexNet with 32 samples it is a fraction of a second.
+
+Emulated and quick, the model, its chunks, the time between draws and between looks at plans are a
+tenth of that, so that rounds mostly keep their proportions. Latencies stay as they are, and so do
+the times that measuring takes.
+
+A chunk has at most 1 M elements, as in the paper. On packed trees, which are ours, it has 256 k:
+they gain from small chunks, and hardly from yet smaller ones, which take longer to simulate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import msgspec
+
+from anabranch import overlay as overlays
+from anabranch.overlay import Overlay, redraw
+from anabranch.plan import AnyPlanner, Auxiliary, Balanced, Fapt, Packed, Spanning, Star
+from anabranch.scheduler.awareness import AnyAwareness, Passive
+from anabranch_lab.learn.profiles import ALEXNET
+from anabranch_lab.run.scenario import Scenario, Stop
+from anabranch_lab.run.scenario.tasks import Exchange
+from papers._lab import Lab, Label, Outcome, Trial, seconds
+
+CHUNK_ELEMENTS = 1_000_000
+"""The paper's CHUNK_SIZE."""
+
+PAPERS_AWARENESS = Passive(
+    start="equal",
+    estimator="chunk-mean",
+    probe_chunk_elements=500_000,
+    probe_chunks=4,
+    belief="latest",
+    update_time_s=5.0,
+    update_rate=0.0,
+    least_gain="none",
+)
+"""As in the paper's Table II, with eq. 14, Algorithm 2's rates and each new plan taken (VIII-B).
+
+Its authors' PROBE_CHUNK_SIZE of 2 million counts bytes; what is believed at first it does not say.
+"""
+
+LOW_BPS, HIGH_BPS = 20e6, 155e6
+REDRAW_S = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What is compared: an answer to where aggregates travel, and how that follows the network.
+
+    Args:
+        name: for labels.
+        route, awareness, auxiliary, chunk_elements: as in a scenario.
+    """
+
+    name: str
+    route: AnyPlanner
+    awareness: AnyAwareness | None = None
+    auxiliary: Auxiliary | None = None
+    chunk_elements: int = CHUNK_ELEMENTS
+
+
+def in_chunks_of(system: System, elements: int) -> System:
+    """Return a system with other chunks; the paper's estimator measures those of half the size."""
+    awareness = system.awareness
+    if isinstance(awareness, Passive) and awareness.estimator == "chunk-mean":
+        awareness = msgspec.structs.replace(awareness, probe_chunk_elements=elements // 2)
+    return replace(system, chunk_elements=elements, awareness=awareness)
+
+
+MXNET = System("star", Star())
+MLNET = System("balanced tree", Balanced())
+TSENGINE = System("spanning tree", Spanning())
+
+# As the paper has them; examples/scenarios/netstorm-*.toml spell the same, with the equations.
+LITE = System("lite", Fapt(shares="first"))
+STD = replace(LITE, name="std", awareness=PAPERS_AWARENESS)
+PRO = replace(STD, name="pro", auxiliary=Auxiliary(search="algorithm-3", when_full="primary"))
+
+
+def measuring(system: System, name: str, **changed: object) -> System:
+    """Return a system whose awareness differs in some fields."""
+    assert isinstance(system.awareness, Passive)
+    return replace(
+        system, name=name, awareness=msgspec.structs.replace(system.awareness, **changed)
+    )
+
+
+# One of our choices after the other in place of the paper's, up to all of them.
+STD_TOLD = measuring(STD, "std, told the first rates", start="overlay")
+STD_FORECAST = measuring(STD_TOLD, "std, told, forecasts", belief="forecast")
+STD_GATED = measuring(STD_FORECAST, "std, told, forecasts, plan gate", least_gain=0.0)
+OUR_STD = System("std, ours", Fapt(), awareness=Passive())
+PRO_DISJOINT = replace(
+    PRO, name="pro, disjoint paths", auxiliary=Auxiliary(search="disjoint", when_full="primary")
+)
+PRO_WAITING = replace(PRO, name="pro, disjoint paths, chunks wait", auxiliary=Auxiliary())
+OUR_PRO = replace(OUR_STD, name="pro, ours", auxiliary=Auxiliary())
+# Not with the paper's estimator, which takes the latency for a part of each chunk's transfer, and
+# that part grows as chunks get smaller.
+OUR_STD_256_KB = replace(OUR_STD, name="std, ours, 256 kB", chunk_elements=1 << 16)
+OUR_PRO_256_KB = replace(
+    OUR_STD_256_KB,
+    name="pro, ours, 256 kB",
+    auxiliary=Auxiliary(primary_busy_bound=2, auxiliary_queue_length=5),
+)
+PACKED = System("packed trees", Packed(), awareness=Passive(), chunk_elements=1 << 18)
+
+# Nothing is ever measured, so that the plan stays that of equal rates.
+UNMEASURED = measuring(STD, "std that measures nothing", probe_chunks=1_000_000)
+
+
+def following(system: System, like: System = STD) -> System:
+    """Return a system that plans again as the network changes, by the awareness of another."""
+    return replace(
+        system, name=f"{system.name}, adaptive like {like.name}", awareness=like.awareness
+    )
+
+
+def rooted(system: System, site: str) -> System:
+    """Return a system of one tree with its root at a site."""
+    route = system.route
+    key: dict[str, object]
+    if isinstance(route, Star):
+        key = {"hub": site}
+    elif isinstance(route, Fapt):
+        key = {"roots": (site,)}
+    else:
+        assert isinstance(route, Balanced | Spanning)
+        key = {"root": site}
+    return replace(system, route=msgspec.structs.replace(route, **key))
+
+
+def reference() -> Overlay:
+    """Return the network at its first draw."""
+    return overlays.load("internet2-9")
+
+
+def smaller(lab: Lab) -> int:
+    """Return by how much the model, its chunks, and times between changes and looks are smaller."""
+    return 10 if lab.emulate and lab.quick else 1
+
+
+def at_scale(system: System, by: int) -> System:
+    """Return a system with chunks, and pauses between looks at plans, so many times smaller."""
+    if by == 1:
+        return system
+    system = in_chunks_of(system, system.chunk_elements // by)
+    if system.awareness is None:
+        return system
+    update_time_s = system.awareness.update_time_s / by
+    awareness = msgspec.structs.replace(system.awareness, update_time_s=update_time_s)
+    return replace(system, awareness=awareness)
+
+
+def draws(lab: Lab) -> tuple[int, ...]:
+    """Return the seeds of the dynamic networks."""
+    return tuple(range(lab.seed, lab.seed + (1 if lab.quick or lab.emulate else 5)))
+
+
+def window_s(lab: Lab) -> float:
+    """Return how long each system runs on a dynamic network, seconds.
+
+    Emulation takes that long in truth, and so gets less.
+    """
+    if lab.emulate:
+        return redraw_s(lab) * (3 if lab.quick else 5)
+    return redraw_s(lab) * (5 if lab.quick else 7)
+
+
+def redraw_s(lab: Lab) -> float:
+    """Return how long rates of a dynamic network stay, seconds."""
+    return REDRAW_S / smaller(lab)
+
+
+@lru_cache(maxsize=64)
+def dynamic(seed: int, period_s: float = REDRAW_S) -> Overlay:
+    """Return the network with rates that change for longer than any run lasts."""
+    drawn = redraw(
+        reference(),
+        period_s=period_s,
+        low_bps=LOW_BPS,
+        high_bps=HIGH_BPS,
+        duration_s=30 * period_s,
+        seed=seed,
+    )
+    return replace(drawn, name=f"internet2-9-dynamic-{seed}")
+
+
+@lru_cache(maxsize=64)
+def drawn(number: int, seed: int) -> tuple[Overlay, ...]:
+    """Return static networks of the same shape, each with rates of its own."""
+    moments = redraw(
+        reference(),
+        period_s=1.0,
+        low_bps=LOW_BPS,
+        high_bps=HIGH_BPS,
+        duration_s=number + 1.0,
+        seed=seed,
+    )
+    return tuple(
+        replace(moments.at(float(moment)), name=f"internet2-9-static-{seed}-{moment}")
+        for moment in range(1, number + 1)
+    )
+
+
+def trial(
+    lab: Lab,
+    system: System,
+    overlay: Overlay,
+    stop: Stop,
+    labels: Mapping[str, Label],
+    task: Exchange | None = None,
+) -> Trial:
+    """Return a run of a system; without a task, it exchanges AlexNet, or a tenth of it."""
+    system = at_scale(system, smaller(lab))
+    if task is None and smaller(lab) == 1:
+        task = Exchange(profile="alexnet")
+    elif task is None:
+        task = Exchange(elements=ALEXNET.elements // smaller(lab))
+    scenario = Scenario(
+        overlay="",
+        route=system.route,
+        task=task,
+        stop=stop,
+        awareness=system.awareness,
+        auxiliary=system.auxiliary,
+        chunk_elements=system.chunk_elements,
+        seed=lab.seed,
+        sample_every_s=60.0,  # nobody looks at what links carried
+    )
+    return Trial({**labels, "system": system.name}, scenario, overlay)
+
+
+def static_trials(lab: Lab, systems: Iterable[System], **labels: Label) -> list[Trial]:
+    """Return a run of some rounds of each system on the network at its first draw."""
+    stop = Stop(rounds=3 if lab.quick or lab.emulate else 10)
+    about = {**labels, "network": "static"}
+    return [trial(lab, system, reference(), stop, about) for system in systems]
+
+
+def dynamic_trials(
+    lab: Lab, systems: Iterable[System], task: Exchange | None = None, **labels: Label
+) -> list[Trial]:
+    """Return a run of each system on each dynamic network."""
+    stop = Stop(rounds=100_000, after_s=window_s(lab))
+    return [
+        trial(
+            lab,
+            system,
+            dynamic(seed, redraw_s(lab)),
+            stop,
+            {**labels, "network": "dynamic", "draw": seed},
+            task,
+        )
+        for system in systems
+        for seed in draws(lab)
+    ]
+
+
+def roots(lab: Lab) -> tuple[str, ...]:
+    """Return the sites at which one-root systems are tried."""
+    names = [site.name for site in reference().sites]
+    return tuple(names[:: 3 if lab.quick else 1])
+
+
+def chosen(outcomes: Sequence[Outcome], **labels: Label) -> list[Outcome]:
+    """Return the outcomes that have these labels."""
+    return [
+        each
+        for each in outcomes
+        if all(each.labels.get(key) == value for key, value in labels.items())
+    ]
+
+
+def ranked(found: Sequence[Outcome]) -> dict[str, list[Outcome]]:
+    """Return a system's runs at the roots where its rounds are shortest, middling and longest.
+
+    Args:
+        found: its runs, labelled with their ``root``; at each, on the same networks.
+    """
+    by_root = [chosen(found, root=root) for root in {each.labels["root"] for each in found}]
+    by_root.sort(key=seconds)
+    middle = (len(by_root) - 1) // 2
+    return {"best": by_root[0], "median": by_root[middle], "worst": by_root[-1]}
+
+
+def ratio(slow: Sequence[Outcome], fast: Sequence[Outcome], write: Callable[[float], str]) -> str:
+    """Write how many rounds some runs make while others make one; of several draws, least to most.
+
+    Args:
+        slow, fast: runs on the same networks, labelled with their ``draw`` where it is one of some.
+        write: how a ratio is written.
+    """
+    numbers = {each.labels["draw"] for each in slow if "draw" in each.labels}
+    by_draw = sorted(
+        seconds(chosen(slow, draw=number)) / seconds(chosen(fast, draw=number))
+        for number in numbers
+    )
+    spread = f", {write(by_draw[0])} to {write(by_draw[-1])}" if len(by_draw) > 1 else ""
+    return write(seconds(slow) / seconds(fast)) + spread
+
+
+def over(slow: Sequence[Outcome], fast: Sequence[Outcome]) -> str:
+    """Write the speed-up of some runs over others, and the seconds of their rounds."""
+    return f"{ratio(slow, fast, times)} ({seconds(fast):.1f} s)"
+
+
+def by_rank(
+    slow: Mapping[str, Sequence[Outcome]],
+    fast: Mapping[str, Sequence[Outcome]],
+    write: Callable[[float], str],
+) -> str:
+    """Write ratios, as :func:`ratio` does, for each rank of :func:`ranked`."""
+    return "; ".join(f"{rank} {ratio(slow[rank], fast[rank], write)}" for rank in slow)
+
+
+def times(ratio: float) -> str:
+    """Write a speed-up.
+
+    >>> times(3.684)
+    '3.7x'
+    """
+    return f"{ratio:.1f}x"
+
+
+def gain(ratio: float) -> str:
+    """Write a speed-up as what it adds.
+
+    >>> gain(1.7), gain(0.96)
+    ('+70 %', '-4 %')
+    """
+    return f"{100 * (ratio - 1):+.0f} %"
+
+
+def dynamics_note(lab: Lab) -> str:
+    """Say how the dynamic figures were made."""
+    by = smaller(lab)
+    small = f" Chunks are {1 / by:g} of what rows say." if by > 1 else ""
+    return (
+        f"Dynamic: {len(draws(lab))} drawn networks (seeds {listed(draws(lab))}) of "
+        f"{window_s(lab):g} s, new rates every {redraw_s(lab):g} s; figures are of all rounds "
+        "together, then of the draw with the least to that with the most. The model has "
+        f"{ALEXNET.elements // by:,} parameters.{small}"
+    )
+
+
+def listed(values: Iterable[object]) -> str:
+    """Write values one after the other."""
+    return ", ".join(map(str, values))

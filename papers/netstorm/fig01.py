@@ -1,0 +1,135 @@
+"""NetStorm, Fig. 1f: the delay of a star, a balanced tree, a spanning tree and FAPT.
+
+The figure's overlay of 14 sites is drawn only; of its four trees the text gives the delays of one,
+the balanced one. They are put together again by eq. 2, and the four trees are compared on random
+overlays of 14 sites: by eq. 2, which counts no chunk that waits for another one on a link, and
+simulated, with the model as one chunk, as eq. 2 has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+from anabranch.overlay import Link, Overlay, Site, random_sparse
+from anabranch.plan import NO_PARENT, Fapt, Plan, Tree, up_delays_s_per_bit
+from anabranch.site.neighbourhood import MOST_CHUNK_ELEMENTS
+from anabranch_lab.run.scenario import Stop
+from papers._experiment import Experiment
+from papers._lab import Lab
+from papers._result import Result, Row
+from papers.netstorm import _setting as setting
+from papers.netstorm._setting import MLNET, MXNET, TSENGINE, System, times
+
+_SITES = 14
+_FAPT = System("FAPT", Fapt(roots=1))
+_RANKS = ("best", "median", "worst")
+_TREES = (MXNET, MLNET, TSENGINE, _FAPT)
+# Fig. 1c as the text of III-A has it: who sends to whom, and units of time for a unit of data. Of a
+# subtree it gives the delay alone, which here all links into its first site have.
+_INTO_ROOT = {2: 24, 3: 15, 4: 18, 5: 50}
+_SUBTREES = {2: ({6, 7, 8}, 24), 3: ({9, 14}, 20), 4: ({10, 11, 13}, 23), 5: ({12}, 7)}
+
+
+def printed_delays() -> dict[int, float]:
+    """Return the delays of Fig. 1c's balanced tree and its subtrees by eq. 2, by their first site.
+
+    >>> printed_delays()[1]
+    57.0
+    """
+    parents = [NO_PARENT] * _SITES
+    delays = {(site, 1): delay for site, delay in _INTO_ROOT.items()}
+    for site, (below, delay) in _SUBTREES.items():
+        delays |= {(other, site): delay for other in below}
+    links = []
+    for (site, parent), delay in delays.items():
+        parents[site - 1] = parent - 1
+        child, above = site - 1, parent - 1
+        links += [Link(child, above, 1 / delay), Link(above, child, 1 / delay)]
+    sites = tuple(Site(f"v{number + 1}") for number in range(_SITES))
+    tree = Tree(0, 1.0, tuple(parents), tuple(parents))
+    found = up_delays_s_per_bit(Plan(1, (tree,)), tree, Overlay("fig-1c", sites, tuple(links)))
+    return {site: round(found[site - 1], 9) for site in (1, *_SUBTREES)}
+
+
+def _networks(lab: Lab, count: int) -> list[Overlay]:
+    drawn = ((seed, random_sparse(_SITES, seed)) for seed in range(lab.seed, lab.seed + count))
+    return [replace(overlay, name=f"{overlay.name}-{seed}") for seed, overlay in drawn]
+
+
+def _ranks(system: System, overlay: Overlay) -> Mapping[str, float]:
+    """Return the delay by eq. 2 at the root where it is least, middling and most, s/bit."""
+    found = []
+    for site in overlay.sites:
+        plan = setting.rooted(system, site.name).route.plan(overlay)
+        (tree,) = plan.trees
+        found.append(up_delays_s_per_bit(plan, tree, overlay)[tree.root])
+    return dict(zip(_RANKS, (min(found), median(found), max(found)), strict=True))
+
+
+def _by_equation(networks: Sequence[Overlay]) -> list[Row]:
+    ranks = {system.name: [_ranks(system, each) for each in networks] for system in _TREES}
+
+    def over_fapt(name: str, rank: str) -> str:
+        ratios = sorted(
+            other[rank] / fapt[rank]
+            for other, fapt in zip(ranks[name], ranks[_FAPT.name], strict=True)
+        )
+        return f"{times(median(ratios))}, {times(ratios[0])} to {times(ratios[-1])}"
+
+    return [
+        Row(
+            f"eq. 2, {len(networks)} drawn overlays: {name} over FAPT, each at its root",
+            "drawn only",
+            "; ".join(f"{rank} {over_fapt(name, rank)}" for rank in _RANKS),
+            "it sends along fastest paths too, and eq. 2 has no chunk wait for another's"
+            if name == MXNET.name
+            else "",
+        )
+        for name in ranks
+        if name != _FAPT.name
+    ]
+
+
+def _make(lab: Lab) -> Result:
+    delays = printed_delays()
+    rows = [
+        Row(
+            "eq. 2, the balanced tree of Fig. 1c: subtrees v2, v3, v4, v5, and all",
+            "24, 20, 23, 7, and 57",
+            f"{setting.listed(f'{delays[site]:g}' for site in _SUBTREES)}, and {delays[1]:g}",
+            "the text gives no more of the figure's links",
+        ),
+        *_by_equation(_networks(lab, 3 if lab.quick else 20)),
+    ]
+    outcomes = lab.measure(
+        [
+            setting.trial(
+                lab,
+                replace(system, chunk_elements=MOST_CHUNK_ELEMENTS),
+                overlay,
+                Stop(rounds=3),
+                {"draw": number},
+            )
+            for number, overlay in enumerate(_networks(lab, len(setting.draws(lab))))
+            for system in _TREES
+        ]
+    )
+    fast = setting.chosen(outcomes, system=_FAPT.name)
+    rows += [
+        Row(
+            f"a round, up and down, the model one chunk: {system.name} over FAPT",
+            "drawn only",
+            setting.ratio(setting.chosen(outcomes, system=system.name), fast, times),
+            "each at the root it chooses",
+        )
+        for system in _TREES
+        if system is not _FAPT
+    ]
+    return Result(tuple(rows), tuple(outcomes))
+
+
+EXPERIMENT = Experiment(
+    "netstorm/fig01", "the delay of a star, a balanced tree, a spanning tree and FAPT", _make
+)

@@ -1,0 +1,240 @@
+"""What R²SP's federated figures (VI-B) have in common: 128 clients, one server, what is measured.
+
+A client computes for as long as Table V leaves of Table IV's rounds under BSP, 100 local steps with
+jitter of 5 %, and then waits for the log-normal delay that the paper injects (0.22 s on average).
+BSP is Algorithm 2 with one group, as the paper says of it: so it has the same fraction C.
+
+**Three servers.** The paper's has a port of 10 Gbit/s, and clients less than 100 Mbit/s; its own
+times are far longer than that explains (Table II). So there are two more, whose program and not
+port is what is shared: one at the rates of Table II, and one at those of Table V, whose pulls take
+seven times as long as Table II's.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+
+from anabranch.fleet import Compute, Lognormal
+from anabranch.overlay import Link, Overlay, Site
+from anabranch.pace import FlR2sp
+from anabranch.period import Every
+from anabranch.plan import Star
+from anabranch.record import WorkerWent, read_events
+from anabranch.record.pacing import Iteration, summarise_pace
+from anabranch_lab.run.scenario import Scenario, Serve, Stop
+from anabranch_lab.run.scenario.tasks import Exchange
+from anabranch_lab.run.simulate import simulate
+from papers.r2sp import _setting as setting
+
+CLIENTS, GROUPS, FRACTION, STEPS = 128, 8, 0.75, 100
+SERVER = "server"
+_SAMPLES = 32  # of a step; what it takes is given
+_ROUNDS = 10
+_SETTLED = 3  # the first rounds of a client do not count: all begin at once
+_BIN_S = 0.1  # of the server's uplink
+DELAY = Lognormal(mu=-2.0, sigma=1.0)
+NOTE = (
+    f"{CLIENTS} clients, {_ROUNDS} rounds of each, of which the first {_SETTLED} do not count; C "
+    f"is {FRACTION:g}. Simulated with sizes alone. A client's push is told without the delay that "
+    "the paper injects before it."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model, and what the paper says of it: pairs of BSP and FL-R²SP.
+
+    Args:
+        name: the paper's.
+        elements: its parameters; of CNN and LSTM as Table II has them, where the paper is silent.
+        round_s, push_s, pull_s: of Tables IV and V, seconds.
+        converged_s: when training had converged, of Table IV, seconds.
+    """
+
+    name: str
+    elements: int
+    round_s: tuple[float, float]
+    push_s: tuple[float, float]
+    pull_s: tuple[float, float]
+    converged_s: tuple[float, float]
+
+    @property
+    def compute_s(self) -> float:
+        """How long a client computes in a round, as BSP's row leaves it, without the delay."""
+        return round(self.round_s[0] - self.push_s[0] - self.pull_s[0], 6)
+
+
+CNN = Model("CNN", 62_006, (10.69, 8.31), (0.38, 0.34), (2.73, 0.38), (4098.81, 3181.55))
+LSTM = Model("LSTM", 62_006, (9.41, 8.17), (0.36, 0.34), (2.12, 0.36), (2695.38, 2319.89))
+RESNET20 = Model(
+    "ResNet20", 269_722, (44.90, 36.75), (1.19, 0.47), (13.28, 1.50), (9172.85, 8158.34)
+)
+MODELS = (CNN, LSTM, RESNET20)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What the server and its clients move at, bit/s.
+
+    Args:
+        name: for rows.
+        up_bps, down_bps: the server's, all clients together.
+        client_bps: of a client alone, each way.
+    """
+
+    name: str
+    up_bps: float
+    down_bps: float
+    client_bps: float
+
+
+_ALONE_BPS = 2 * 32 * RESNET20.elements / 0.13  # Table II: of one client with the server alone
+_TABLE_2_BPS = CLIENTS * 2 * 32 * RESNET20.elements / 1.98
+# Table V: all that Algorithm 2 lets pull at once do so in as long as one pulled on average.
+_TABLE_5_BPS = FRACTION * CLIENTS * 32 * RESNET20.elements / RESNET20.pull_s[0]
+PORT = Server("port of 10 Gbit/s", 10e9, 10e9, 100e6)
+PROGRAM_2 = Server("program as in Table II", _TABLE_2_BPS, _TABLE_2_BPS, _ALONE_BPS)
+PROGRAM_5 = Server("program as in Table V", _TABLE_5_BPS, _TABLE_2_BPS, _ALONE_BPS)
+SERVERS = (PORT, PROGRAM_2, PROGRAM_5)
+
+
+def fleet(server: Server, clients: int = CLIENTS) -> Overlay:
+    """Return a server and its clients."""
+    own = Site(SERVER, uplink_bps=server.up_bps, downlink_bps=server.down_bps)
+    sites = [own, *(Site(f"client-{number:04}") for number in range(1, clients + 1))]
+    links = (
+        Link(*way, server.client_bps, latency_s=1e-3)
+        for client in range(1, clients + 1)
+        for way in ((0, client), (client, 0))
+    )
+    name = f"{clients}-clients-{server.up_bps:.4g}-{server.client_bps:.4g}"
+    return Overlay(name, tuple(sites), tuple(links))
+
+
+def pace(groups: int) -> FlR2sp:
+    """Return Algorithm 2's pace; with one group, which has no turns to wait for, it is BSP."""
+    return FlR2sp(groups=groups, fraction=FRACTION, relaxation=1.0 if groups > 1 else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A run.
+
+    Args:
+        model, server: of which model, with which server.
+        under: when clients may go on.
+        clients: how many.
+        seed: of jitter and delays.
+    """
+
+    model: Model
+    server: Server
+    under: FlR2sp
+    clients: int = CLIENTS
+    seed: int = 0
+
+    def scenario(self, rounds: int = _ROUNDS) -> Scenario:
+        """Return what is simulated."""
+        samples = STEPS * _SAMPLES
+        return Scenario(
+            overlay=fleet(self.server, self.clients).name,
+            route=Star(hub=SERVER),
+            pace=self.under,
+            period=Every(steps=STEPS),
+            serve=Serve(only=(SERVER,), mixes="models"),
+            stop=Stop(rounds=rounds),
+            compute=Compute(
+                samples_per_s=samples / self.model.compute_s,
+                jitter=setting.JITTER,
+                added_delay=DELAY,
+            ),
+            task=Exchange(elements=self.model.elements, batch_size=_SAMPLES),
+            chunk_elements=self.model.elements,
+            sample_every_s=1e6,
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a run came to: means over clients and their rounds, seconds.
+
+    Args:
+        round_s: from one permission to the next.
+        push_s, pull_s: of an update, and of the model.
+        wait_s: for the aggregation.
+        gaps_s: between the moments at which groups went on.
+        peak_bps: of the server's uplink, over 0.1 s.
+        phases: of some clients: (client, phase, from, to).
+    """
+
+    round_s: float
+    push_s: float
+    pull_s: float
+    wait_s: float
+    gaps_s: tuple[float, ...]
+    peak_bps: float
+    phases: tuple[tuple[int, str, float, float], ...] = field(default=())
+
+
+def observe(case: Case, data_dir: Path | None = None) -> Seen:
+    """Simulate a run, and measure it."""
+    overlay = fleet(case.server, case.clients)
+    with tempfile.TemporaryDirectory(prefix="anabranch-") as folder:
+        log = Path(folder, "run.db")
+        simulate(case.scenario().beside_its_scheduler(), overlay, log, data_dir)
+        events = [event for _, event in read_events(log)]
+    summary = summarise_pace(events)
+    assert summary is not None
+    of_each = {
+        client: [each for each in series[_SETTLED:] if each.next_s is not None]
+        for client, series in summary.iterations.items()
+    }
+    whole = [each for series in of_each.values() for each in series]
+    went: defaultdict[float, int] = defaultdict(int)
+    for event in events:
+        if isinstance(event, WorkerWent) and event.update > _SETTLED:
+            went[event.at_s] += 1
+    turns = sorted(at_s for at_s, together in went.items() if together > 1)
+    return Seen(
+        fmean((each.next_s or 0.0) - each.went_s for each in whole),
+        fmean(each.push_s for each in whole),
+        fmean(each.pull_s for each in whole),
+        fmean(each.blocked_s for each in whole),
+        tuple(after - before for before, after in pairwise(turns)),
+        _peak_bps(case, whole),
+        tuple(_phases(of_each)),
+    )
+
+
+def _peak_bps(case: Case, whole: Sequence[Iteration]) -> float:
+    """Return the most that the server's uplink carried over 0.1 s, bit/s.
+
+    A pull is taken to go evenly while it lasts, and the server no faster than it can.
+    """
+    carried: defaultdict[int, float] = defaultdict(float)
+    for each in whole:
+        if each.pull_s <= 0:
+            continue
+        begins_s, ends_s = each.went_s, each.went_s + each.pull_s
+        for number in range(int(begins_s / _BIN_S), int(ends_s / _BIN_S) + 1):
+            here_s = min(ends_s, (number + 1) * _BIN_S) - max(begins_s, number * _BIN_S)
+            carried[number] += 32 * case.model.elements * max(0.0, here_s) / each.pull_s
+    return min(case.server.up_bps, max(carried.values()) / _BIN_S)
+
+
+def _phases(of_each: dict[int, list[Iteration]]) -> Iterator[tuple[int, str, float, float]]:
+    """Yield what some clients did in two of their rounds."""
+    for client in sorted(of_each)[:: max(1, len(of_each) // 32)]:
+        for each in of_each[client][:2]:
+            pulled_s = each.went_s + each.pull_s
+            yield client, "pull", round(each.went_s, 3), round(pulled_s, 3)
+            yield client, "train", round(pulled_s, 3), round(each.asked_s, 3)
+            yield client, "push", round(each.asked_s, 3), round(each.came_s, 3)
+            yield client, "wait", round(each.came_s, 3), round(each.next_s or each.came_s, 3)

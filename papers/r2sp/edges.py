@@ -1,0 +1,280 @@
+"""Beyond the paper: edge aggregators, and other schemes, beside FL-R²SP.
+
+FL-R²SP has groups of a server's clients take turns. Groups can be chosen so that they keep its port
+evenly full (:class:`anabranch.pace.FlR2sp`, by load). Edge aggregators relieve it instead: they add
+up what their clients send, so that it meets one update of each edge, and sends each one model. They
+are a forest of given groups within one tree of all sites: each group's updates are added up where
+their ways meet, which is at their edge.
+
+Clients train for real; links, the server's program and the edges' are as slow as Table V has the
+server for 128 clients, scaled so that our small model takes as long as ResNet20 did there.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+
+from msgspec.structs import replace
+
+from anabranch.fleet import Compute, SiteCompute, uneven_samples_per_s
+from anabranch.merge import AnyMerge, Mean, Staleness
+from anabranch.overlay import Link, Overlay, Site
+from anabranch.pace import AnyPace, Asp, Bsp, FedAvg, FedBuff, R2sp, Safa
+from anabranch.period import Every
+from anabranch.plan import AnyPlanner, Fapt, ForestRoute, GivenForest, Star
+from anabranch.record import Evaluated, read_events
+from anabranch_lab.learn.partition import MixedDirichlet
+from anabranch_lab.run.scenario import Scenario, Serve, Stop
+from anabranch_lab.run.scenario.tasks import Train
+from anabranch_lab.run.simulate import simulate
+from papers._experiment import Experiment
+from papers._lab import Lab
+from papers._result import Result, Row
+from papers.r2sp import _federated as federated
+from papers.r2sp import _setting as setting
+
+_MEAN = Mean()
+_SEEDS = 5
+_ELEMENTS = 7850  # of softmax on Fashion-MNIST
+_STEPS, _BATCH, _RATE, _ROUNDS = 10, 16, 0.05, 40
+_TARGET = 0.75
+_LOOKED_AT = 1000  # samples
+_SAMPLES = 200  # of a client
+_LOOK_S = 5.0  # simulated; whose updates come how often has no part in it
+_GROUP = 16  # of FL-R²SP, as in the paper
+_SPEEDS = 4  # groups of an edge's clients, where those that are about as fast are together
+EDGES: Mapping[int, int] = {16: 4, 128: 8, 1024: 32}  # of so many clients
+_MOST_OF_OTHERS = 128  # clients
+_FEW = 16  # clients, in quick runs
+FLEETS: Mapping[str, float] = {"clients alike": 0.0, "uneven clients": 0.3}  # Gini of their speeds
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """Who waits for whom, and what there is between clients and the server.
+
+    Args:
+        under: the pace.
+        mixes: see :class:`anabranch_lab.run.scenario.Serve`.
+        merge: what an update weighs.
+        groups_an_edge: in so many its clients add up what they send; 0 where there are no edges.
+    """
+
+    under: AnyPace
+    mixes: str = "updates"
+    merge: AnyMerge = _MEAN
+    groups_an_edge: int = 0
+
+
+_OTHERS: Mapping[str, Scheme] = {
+    "FedAvg": Scheme(FedAvg(sample=0.1)),
+    "FedAsync": Scheme(Asp(share=0.6), "models", Staleness(a=0.5)),
+    "FedBuff": Scheme(FedBuff(size=10), merge=Staleness(a=0.5)),
+    "SAFA": Scheme(Safa(), "cache"),
+}
+"""Each with its own paper's parameters."""
+
+
+def schemes(clients: int) -> Mapping[str, Scheme]:
+    """Return what is compared with so many clients, by name."""
+    groups = max(2, clients // _GROUP)
+    literal = federated.pace(groups)
+    until_turn = replace(literal, collects="turn")
+    by_load = replace(until_turn, grouping="load", order="ready")
+    return {
+        "BSP": Scheme(federated.pace(1), "models"),
+        "FL-R²SP": Scheme(literal, "models"),
+        "FL-R²SP, updates mixed": Scheme(until_turn),
+        "FL-R²SP, updates mixed, groups by load": Scheme(by_load),
+        **(_OTHERS if clients <= _MOST_OF_OTHERS else {}),
+        "edges, all at once": Scheme(Bsp(), groups_an_edge=1),
+        "edges, in turns": Scheme(R2sp(relaxation=1.0), groups_an_edge=1),
+        "edges, groups by speed": Scheme(Asp(), groups_an_edge=_SPEEDS),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a run came to.
+
+    Args:
+        curve: (seconds, accuracy) of each look at the model.
+    """
+
+    curve: tuple[tuple[float, float], ...]
+
+    @property
+    def reached_s(self) -> float | None:
+        """When the target was first seen; None if it never was."""
+        return next((at_s for at_s, accuracy in self.curve if accuracy >= _TARGET), None)
+
+
+def train(job: tuple[int, str, str, int], rounds: int, data: str, data_dir: Path | None) -> Trained:
+    """Train so many clients of a fleet, under one scheme, with one seed."""
+    import torch
+
+    torch.set_num_threads(1)
+    clients, fleet, name, seed = job
+    scheme = schemes(clients)[name]
+    near = _near(clients) if scheme.groups_an_edge else {}
+    overlay = _overlay(clients, near)
+    usual = _STEPS * _BATCH / federated.RESNET20.compute_s
+    speeds = uneven_samples_per_s(clients, usual, FLEETS[fleet], seed)
+    route: AnyPlanner = Star(hub=federated.SERVER)
+    if near:
+        groups = [
+            tuple(map(_client, group))
+            for numbers in near.values()
+            for group in _split(numbers, speeds, scheme.groups_an_edge)
+        ]
+        search = GivenForest(groups=tuple(groups))
+        within = Fapt(roots=(federated.SERVER,))
+        route = ForestRoute(server=federated.SERVER, search=search, within=within)
+    scenario = Scenario(
+        overlay=overlay.name,
+        route=route,
+        pace=scheme.under,
+        merge=scheme.merge,
+        period=Every(steps=_STEPS),
+        serve=Serve(
+            only=(federated.SERVER, *near),
+            mixes=scheme.mixes,  # type: ignore[arg-type]
+        ),
+        stop=Stop(rounds=rounds, at_target=True),
+        compute=Compute(
+            samples_per_s=usual,
+            jitter=setting.JITTER,
+            added_delay=federated.DELAY,
+            sites={_client(k): SiteCompute(samples_per_s=speed) for k, speed in enumerate(speeds)},
+        ),
+        task=Train(
+            data=data,  # type: ignore[arg-type]
+            model="softmax",
+            learning_rate=_RATE,
+            batch_size=_BATCH,
+            evaluate_every_s=_LOOK_S,
+            evaluate_samples=_LOOKED_AT,
+            target_accuracy=_TARGET,
+            partition=MixedDirichlet(alpha=1.0, outliers=0.0, samples_per_site=_SAMPLES),
+        ),
+        chunk_elements=_ELEMENTS,
+        sample_every_s=1e6,
+        seed=seed,
+    )
+    with tempfile.TemporaryDirectory(prefix="anabranch-") as folder:
+        log = Path(folder, "run.db")
+        simulate(scenario.beside_its_scheduler(), overlay, log, data_dir)
+        seen = [event for _, event in read_events(log) if isinstance(event, Evaluated)]
+    return Trained(tuple({each.at_s: (each.at_s, each.accuracy) for each in seen}.values()))
+
+
+def _near(clients: int) -> Mapping[str, range]:
+    """Return the clients that are near each edge."""
+    edges = EDGES[clients]
+    of_each = clients // edges
+    return {
+        f"edge-{edge + 1:02}": range(edge * of_each, (edge + 1) * of_each) for edge in range(edges)
+    }
+
+
+def _split(numbers: Sequence[int], speeds: Sequence[float], parts: int) -> list[list[int]]:
+    """Return an edge's clients in so many groups, those that are about as fast together."""
+    of_each = -(-len(numbers) // parts)
+    ordered = sorted(numbers, key=lambda number: speeds[number])
+    return [ordered[first : first + of_each] for first in range(0, len(ordered), of_each)]
+
+
+def _client(number: int) -> str:
+    return f"client-{number + 1:04}"
+
+
+def _overlay(clients: int, near: Mapping[str, Sequence[int]]) -> Overlay:
+    """Return a server with its clients, or with edges between them, whose program is as slow."""
+    paper = federated.PROGRAM_5
+    part = _ELEMENTS / federated.RESNET20.elements
+    rates = {"uplink_bps": part * paper.up_bps, "downlink_bps": part * paper.down_bps}
+    heads = [Site(name, **rates) for name in (federated.SERVER, *near)]
+    names = [head.name for head in heads] + [_client(number) for number in range(clients)]
+    sites = (*heads, *(Site(name) for name in names[len(heads) :]))
+    pairs = [(federated.SERVER, name) for name in near or names[1:]]
+    pairs += [(edge, _client(number)) for edge, numbers in near.items() for number in numbers]
+    index = {name: place for place, name in enumerate(names)}
+    links = tuple(
+        Link(index[a], index[b], part * paper.client_bps, latency_s=1e-3)
+        for pair in pairs
+        for a, b in (pair, pair[::-1])
+    )
+    return Overlay(f"{clients}-clients-{len(near)}-edges", sites, links)
+
+
+def _make(lab: Lab, clients: int) -> Result:
+    if lab.quick:
+        clients = _FEW
+    data, rounds = ("digits", 2) if lab.quick else ("fashion-mnist", _ROUNDS)
+    seeds = range(lab.seed, lab.seed + (1 if lab.quick else _SEEDS))
+    names = tuple(schemes(clients))
+    jobs = [(clients, fleet, name, seed) for fleet in FLEETS for name in names for seed in seeds]
+    found = dict(
+        zip(jobs, lab.map(partial(train, rounds=rounds, data=data), jobs, Trained), strict=True)
+    )
+    rows = []
+    for fleet in FLEETS:
+        beside = [found[clients, fleet, "FL-R²SP", seed].reached_s for seed in seeds]
+        for name in names:
+            runs = [found[clients, fleet, name, seed].reached_s for seed in seeds]
+            rows.append(Row(f"{clients} {fleet}, {name}", "", _told(runs, beside)))
+    data_of = [
+        {"clients": job[0], "fleet": job[1], "scheme": job[2], "seed": job[3], **asdict(run)}
+        for job, run in found.items()
+    ]
+    note = _note(data, rounds, len(seeds), clients)
+    return Result(tuple(rows), (), (note,), {"trained": data_of})
+
+
+def _told(runs: Sequence[float | None], beside: Sequence[float | None]) -> str:
+    pairs = [(ours_s, theirs_s) for ours_s, theirs_s in zip(runs, beside, strict=True) if ours_s]
+    if not pairs:
+        return f"reached in 0 of {len(runs)}"
+    times = [ours_s for ours_s, _ in pairs]
+    told = f"{fmean(times):.0f} ({min(times):.0f} to {max(times):.0f}) s"
+    if len(pairs) < len(runs):
+        told += f", reached in {len(pairs)} of {len(runs)}"
+    ratios = [ours_s / theirs_s for ours_s, theirs_s in pairs if theirs_s]
+    if ratios:
+        told += f"; {fmean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}) of FL-R²SP's"
+    return told
+
+
+def _note(data: str, rounds: int, seeds: int, clients: int) -> str:
+    others = (
+        "FedAvg draws a tenth of the clients for a round, FedAsync goes 0.6 of the way to each "
+        "model, FedBuff's buffer has 10 updates, and both weigh by staleness with a of 0.5; SAFA "
+        "picks a half and bears a lag of 5, with no deadline: their papers' settings. "
+    )
+    return (
+        f"Seconds until {_TARGET:.0%} of {_LOOKED_AT} held-out samples of {data} (or all that "
+        f"there are) are right, by softmax regression: {_STEPS} local steps of {_BATCH} at "
+        f"{_RATE:g}, {_SAMPLES} samples of each client with Dirichlet 1, at most {rounds} updates "
+        f"of each client, {seeds} seeds; looked at each {_LOOK_S:g} s; means, the least to the "
+        f"most in parentheses. {EDGES[clients]} edges for {clients:,} clients, each as slow as the "
+        f"server; by speed, the clients of each are in {_SPEEDS} groups, those together that are "
+        "about as fast, and no group waits for another. Uneven clients compute at speeds whose "
+        f"Gini index is {FLEETS['uneven clients']:g}. BSP and FL-R²SP are Algorithm 2, with one "
+        f"group and with groups of {_GROUP}: rounds end with 75 % of a group's clients, and models "
+        "are mixed. Updates mixed: not models, and those count that come before a group's turn; by "
+        "load: each group brings as many updates a second, and whichever is ready has its turn. "
+        f"{others if clients <= _MOST_OF_OTHERS else ''}Edges wait for all clients of a group."
+    )
+
+
+def _experiment(clients: int) -> Experiment:
+    says = f"{clients:,} clients: edge aggregators and other schemes beside FL-R²SP"
+    return Experiment(f"r2sp/edges-{clients}", says, partial(_make, clients=clients))
+
+
+EXPERIMENTS = tuple(map(_experiment, (128, 1024)))

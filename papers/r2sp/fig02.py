@@ -1,0 +1,78 @@
+"""R²SP, Fig. 2: one worker alone, whom nobody contends with."""
+
+from __future__ import annotations
+
+from papers._experiment import Experiment
+from papers._lab import Lab
+from papers._result import Result, Row
+from papers.r2sp import _setting as setting
+from papers.r2sp._setting import (
+    FITTED_BPS,
+    INCEPTION,
+    MODELS,
+    PACES,
+    PORT_BPS,
+    RESNET32,
+    SERVERS_1,
+    WORKERS_1,
+)
+
+_LEAST, _MOST = 0.25, 0.6  # the paper, for its four models
+
+
+def _make(lab: Lab) -> Result:
+    models = (RESNET32, INCEPTION) if lab.quick else MODELS
+    ports_bps = (PORT_BPS, FITTED_BPS)
+    outcomes = lab.measure(
+        [
+            setting.trial(
+                model,
+                PACES["BSP"],
+                4 if lab.quick else 20,
+                setting.cluster(port_bps, workers, SERVERS_1),
+                jitter=None,
+                workers=workers,
+                gbps=round(port_bps / 1e9, 1),
+            )
+            for model in models
+            for port_bps in ports_bps
+            for workers in (1, WORKERS_1)
+        ]
+    )
+    rows = []
+    for model in models:
+        for port_bps in ports_bps:
+            gbps = round(port_bps / 1e9, 1)
+            alone_s = setting.steady_s(outcomes, model=model.name, gbps=gbps, workers=1)
+            all_s = setting.steady_s(outcomes, model=model.name, gbps=gbps, workers=WORKERS_1)
+            less = 1 - alone_s / all_s
+            rows.append(
+                Row(
+                    f"{model.name}, ports of {gbps:g} Gbit/s: 1 worker for 8",
+                    "25 to 60 % less, by model",
+                    f"{less:.0%} less ({alone_s:.3g} for {all_s:.3g} s)",
+                    _why(model, less) if port_bps == FITTED_BPS else "",
+                )
+            )
+    notes = (
+        "2 servers, no jitter; alone a worker's own port is the narrowest. The second rate is the "
+        "one that explains Table I. The paper's speed-up is taken as time saved.",
+    )
+    return Result(tuple(rows), tuple(outcomes), notes)
+
+
+def _why(model: setting.Model, less: float) -> str:
+    """Say why a gain is outside what the paper found."""
+    if less < _LEAST:
+        return "most of their wait does not grow with the model's size: see table1"
+    if less <= _MOST:
+        return ""
+    left_s = (1 - _MOST) * model.iteration_s - model.compute_s
+    alone_bps = 2 * 8 * 4 * model.elements / left_s
+    return (
+        f"60 % less leaves {left_s:.1f} s to communicate, so alone theirs moved "
+        f"{alone_bps / 1e9:.1f} Gbit/s at most"
+    )
+
+
+EXPERIMENT = Experiment("r2sp/fig02", "one worker instead of eight", _make)

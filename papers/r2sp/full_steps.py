@@ -1,0 +1,67 @@
+"""R²SP, Algorithm 1 literally: each update moves the model by the whole of the learning rate.
+
+Elsewhere here N workers' updates of a turn move it as far together as one of BSP's, each by an
+N-th, so that one rate means one distance under every pace. In Algorithm 1 each moves it by
+``-eta g``, while BSP, whose gradients are averaged, makes one such step of all N. So this is what
+the paper compares at one learning rate for all, at its rate and lower ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from anabranch.fleet import Compute
+from papers._experiment import Experiment
+from papers._lab import Lab
+from papers._result import Result
+from papers.r2sp import _setting as setting
+from papers.r2sp import _training as training
+from papers.r2sp._setting import PACES, VGG16
+from papers.r2sp._training import Way
+
+_RATE = 0.1  # BSP's in the comparison at one rate for all (fig08c)
+_BEST = 0.4  # BSP's best in fig08c
+_LOWER = (1, 2, 4, 8, 16)  # a sixteenth of BSP's is as far an iteration as BSP goes
+_WAYS = {
+    "ASP": Way(PACES["ASP"], paper="slower than BSP"),
+    "R²SP": Way(PACES["R²SP"], paper="up to 25 % faster than BSP (VGG16)"),
+}
+
+
+def _make(lab: Lab) -> Result:
+    compute = Compute(samples_per_s=training.BATCH / VGG16.compute_s, jitter=setting.JITTER)
+    cluster = training.Cluster(VGG16.elements, compute)
+    seeds = range(lab.seed, lab.seed + (1 if lab.quick else training.SEEDS))
+    bsp = Way(PACES["BSP"])
+    lower = (1, 16) if lab.quick else _LOWER
+    runs = {f"BSP, {rate:g}": (bsp, rate, rate) for rate in (_RATE, _BEST)}
+    for part in lower:
+        for name, way in _WAYS.items():
+            # A whole step of each worker is N times the N-th part that a server takes of it.
+            runs[f"{name}, full steps, {_RATE / part:g}"] = (
+                way if part == 1 else replace(way, paper=""),
+                _RATE / part,
+                _RATE / part * cluster.workers,
+            )
+    trials = [
+        training.trial(way, cluster, rate, seed, name=name, use="measured")
+        for name, (way, _, rate) in runs.items()
+        for seed in seeds
+    ]
+    measured = lab.measure(trials)
+    found = {name: [o for o in measured if o.labels["name"] == name] for name in runs}
+    beside = {name: found[name] for name in (f"BSP, {_RATE:g}", f"BSP, {_BEST:g}")}
+    rows = []
+    for name, (way, told, _) in runs.items():
+        others = {each: theirs for each, theirs in beside.items() if each != name}
+        target = cluster.learner.target
+        rows += training.rows_of(f"VGG16: {name}", way.paper, told, found[name], others, target)
+    note = (
+        f"{setting.NOTE} Full steps: an update moves the model by the learning rate times its "
+        f"gradient, BSP's {cluster.workers} together by it times their mean."
+    )
+    kept = tuple(replace(each, workers={}, gaps=()) for each in measured)
+    return Result(tuple(rows), kept, (note, cluster.learner.note(lab.quick, tuned=False)))
+
+
+EXPERIMENT = Experiment("r2sp/full-steps", "Algorithm 1 literally: full steps, VGG16", _make)

@@ -1,0 +1,16 @@
+"""What is learnt: tasks, models, how data is split, and training steps. Synchronous, no network.
+
+Import the module you need; `profiles`, `partition`, `sampling`, `adversaries` come without torch:
+
+- `tasks`: named data sets as tensors;
+- `models`: networks of images, sequences and tokens, the same at every site;
+- `profiles`: a model's parameter shapes alone, for runs that communicate without training, and how
+  fast machines compute;
+- `partition`: which samples each site holds;
+- `sampling`: which of them it draws for each batch; `resampling`: rare labels more often, also as a
+  torch sampler for a loader of one's own;
+- `adversaries`: sites whose labels or contributions are bad, to compare what withstands them;
+- `flat`: a model's parameters and gradients as two flat buffers;
+- `states`: states and weights on disk;
+- `train`: a step's two halves, the gradients of a batch and the update with their mean.
+"""

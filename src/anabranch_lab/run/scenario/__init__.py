@@ -1,0 +1,55 @@
+"""A scenario: one TOML file that describes a run, in either world.
+
+Here is what a whole scenario needs. Many of its tables are values that do what they say, and stand
+where that is done:
+
+- where aggregates travel: planners, in `plan`;
+- who may proceed when, and how much work each has: paces and loads, in `pace`;
+- how the scheduler learns of the network: `scheduler.awareness`;
+- how long computing takes: `fleet`; what goes wrong: `run.faults`;
+- what an update weighs: `merge`;
+- which samples a site draws: `learn.sampling`, and which it holds: `learn.partition`;
+- what the sites do: `tasks`, here.
+"""
+
+from anabranch.scheduler.deal import Adaptive, ByShare
+from anabranch.scheduler.paced import Serve
+from anabranch_lab.run.scenario._checks import (
+    ScenarioError,
+    check_real,
+    check_simulable,
+    check_twin,
+)
+from anabranch_lab.run.scenario._effect import without_numbers
+from anabranch_lab.run.scenario._load import load, loads
+from anabranch_lab.run.scenario._model import (
+    Graph,
+    Scenario,
+    Simulation,
+    Stop,
+    compute_model,
+    encode,
+    script_of,
+    with_compute_times,
+)
+
+__all__ = [
+    "Adaptive",
+    "ByShare",
+    "Graph",
+    "Scenario",
+    "ScenarioError",
+    "Serve",
+    "Simulation",
+    "Stop",
+    "check_real",
+    "check_simulable",
+    "check_twin",
+    "compute_model",
+    "encode",
+    "load",
+    "loads",
+    "script_of",
+    "with_compute_times",
+    "without_numbers",
+]

@@ -1,0 +1,131 @@
+"""What the sites do: the tables of tasks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from msgspec import Meta, field
+
+from anabranch._typed_toml import MOST, Positive, Seconds, Table
+from anabranch_lab.learn.adversaries import AnyAdversaries
+from anabranch_lab.learn.partition import AnyPartition, Even
+from anabranch_lab.learn.profiles import load_profile
+
+MOST_ELEMENTS = 10**13  # 40 TB
+
+
+class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
+    """Train a model: every step, all sites average their gradients.
+
+    Args:
+        data: ``digits``, ``mnist``, ``fashion-mnist``, ``cifar-10``; ``cifar-10-part``, which needs
+            only four of its files; ``spoken-digits``, as spectrograms; ``synthetic-tones``, which
+            are like those and need no file; or tokens: ``pairs``, ``translation``.
+        partition: which samples each site holds.
+        model: ``softmax``, ``mlp``, ``cnn``, ``cnn-6``, ``lenet-5``, ``alexnet``, ``vgg-16``,
+            ``resnet-20``, ``resnet-32`` or ``lstm``; for ``pairs``, ``bert`` or ``bert-tiny``; for
+            ``translation``, ``t5-small`` or ``t5-tiny``.
+        hidden: widths of the hidden linear layers of an mlp or a cnn; its own choice if empty.
+        optimiser: ``sgd`` or ``adam``.
+        learning_rate: step size.
+        momentum: of sgd.
+        batch_size: samples a site takes each step.
+        evaluate_every: rounds between two looks at the held-out data.
+        evaluate_every_s: where the model is served, look at it at these times instead, whichever
+            worker pulls first after each, seconds.
+        evaluate_samples: how much of it a look takes, the first samples; None for all.
+        target_accuracy: what time-to-accuracy is measured to; None for no target.
+        adversaries: sites or clients that label wrongly, or send what they should not; None for
+            none.
+    """
+
+    data: Literal[
+        "digits",
+        "mnist",
+        "fashion-mnist",
+        "cifar-10",
+        "cifar-10-part",
+        "spoken-digits",
+        "synthetic-tones",
+        "pairs",
+        "translation",
+    ] = "digits"
+    partition: AnyPartition = Even()
+    model: Literal[
+        "softmax",
+        "mlp",
+        "cnn",
+        "cnn-6",
+        "lenet-5",
+        "alexnet",
+        "vgg-16",
+        "resnet-20",
+        "resnet-32",
+        "lstm",
+        "bert",
+        "bert-tiny",
+        "t5-small",
+        "t5-tiny",
+    ] = "mlp"
+    hidden: tuple[Positive, ...] = ()
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    learning_rate: Annotated[float, Meta(gt=0, le=1e9)]
+    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    batch_size: Positive = 32
+    evaluate_every: Positive = 10
+    evaluate_every_s: Seconds | None = None
+    evaluate_samples: Positive | None = None
+    target_accuracy: Annotated[float, Meta(gt=0, le=1)] | None = None
+    adversaries: AnyAdversaries | None = None
+
+
+class Exchange(Table, frozen=True, kw_only=True, tag_field="kind", tag="exchange"):
+    """Exchange a buffer and compute no gradients; every mean is checked against the exact one.
+
+    Args:
+        profile: the model whose parameter count the buffer has: ``alexnet``, ``vgg-16``, ``cnn``,
+            ``resnet-20``, ``resnet-32``, ``lstm``, ``inception-v3``, ``bert`` or ``t5-small``; or
+        elements: its length.
+        batch_size: samples whose computing ``[compute]`` lets pass before each exchange.
+    """
+
+    target_accuracy: ClassVar[None] = None
+    evaluate_every_s: ClassVar[None] = None
+
+    profile: str | None = None
+    elements: Annotated[int, Meta(ge=1, le=MOST_ELEMENTS)] | None = None
+    batch_size: Annotated[int, Meta(ge=0, le=MOST)] = 0
+
+    @property
+    def buffer_elements(self) -> int:
+        """The buffer's length, of a task that has been checked."""
+        if self.profile is not None:
+            return load_profile(self.profile).elements
+        assert self.elements is not None
+        return self.elements
+
+
+class Own(Table, frozen=True, kw_only=True, tag_field="kind", tag="own"):
+    """Do what code of your own does; `anabranch.learn.work` says what it must have.
+
+    Args:
+        factory: ``module:function``. The function takes a `anabranch.learn.work.Context` and
+            returns a `anabranch.learn.work.Work`.
+        folder: where the module is looked for before the usual places, from the scenario's folder.
+        options: handed to the factory.
+        batch_size: samples a site takes each step.
+        evaluate_every: rounds between two calls of the work's ``evaluate``.
+        evaluate_every_s: as of :class:`Train`.
+        target_accuracy: what time-to-accuracy is measured to; None for no target.
+    """
+
+    factory: str
+    folder: str = "."
+    options: dict[str, Any] = field(default_factory=dict)
+    batch_size: Positive = 32
+    evaluate_every: Positive = 10
+    evaluate_every_s: Seconds | None = None
+    target_accuracy: Annotated[float, Meta(gt=0, le=1)] | None = None
+
+
+Task = Train | Exchange | Own

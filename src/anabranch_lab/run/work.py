@@ -1,0 +1,514 @@
+"""What a site does in a step, apart from talking: the work of each task, ours and users' own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from anabranch.learn.averaging import Average
+from anabranch.learn.work import Context, ServableWork, State, Work, averaged_elements
+from anabranch.net.errors import RunAborted
+from anabranch.overlay import Overlay
+from anabranch.site.terms import Wire
+from anabranch_lab.learn.partition import AnyPartition, Indices
+from anabranch_lab.run.local_steps import LocalWork
+from anabranch_lab.run.own import OwnWork, ServableOwnWork, make_own_work
+from anabranch_lab.run.scenario import Scenario, ScenarioError
+from anabranch_lab.run.scenario.tasks import Exchange, Own, Task, Train
+from anabranch_lab.run.served_steps import ServedSteps
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from anabranch.learn.optimisers import Update
+    from anabranch_lab.learn import tasks
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What one site does in a run.
+
+    Args:
+        work: computes.
+        wire: how the elements of its buffer travel.
+        samples: how many a step takes, where the pace does not say otherwise.
+        evaluate_every: rounds between two evaluations; None where nothing is learnt.
+        held: how many samples each site trains on, by index; empty where that is not known.
+        labels: how many samples of each class this site trains on; empty where its task has no
+            classes, or no single label for each sample.
+        own_state: the entries of its work's state that no other site has alike.
+        steps_of_update: how many local steps an update has, by the samples that are held, and
+            those of a step.
+        training: what trains, if the work is ours.
+        looks_when_told: whether a worker evaluates what it pulls where the scheduler says so, and
+            not by ``evaluate_every``.
+    """
+
+    work: Work
+    wire: Wire
+    samples: int
+    evaluate_every: int | None = None
+    held: tuple[int, ...] = ()
+    labels: tuple[int, ...] = ()
+    own_state: tuple[str, ...] = ()
+    steps_of_update: Callable[[int, int], int] = lambda held, samples: 1
+    training: _Training | None = None
+    looks_when_told: bool = False
+
+    def steps_of(self, who: int, samples: int) -> int:
+        """Return how many local steps of so many samples an update of a site or client has."""
+        return self.steps_of_update(self.held[who] if self.held else 0, samples)
+
+    def evaluate(self) -> tuple[float, list[float | None] | None]:
+        """Return how good the model is, and how good for each class.
+
+        A class without held-out samples has None, and all have where this site has no ``labels``.
+        """
+        if not self.labels:
+            return self.work.evaluate(), None
+        assert self.training is not None
+        right, there = self.training.right_of_class()
+        by_class = [
+            int(of_class) / int(samples) if samples else None
+            for of_class, samples in zip(right, there, strict=True)
+        ]
+        return int(right.sum()) / int(there.sum()), by_class
+
+    def stand_for(self, client: int, update: int) -> float:
+        """Train on the data of a registered client; return what it weighs by its samples.
+
+        Args:
+            client: which.
+            update: a number that tells what it computes apart.
+        """
+        if self.training is None:
+            return 1.0
+        self.training.stand_for(client, update)
+        return self.held[client] * len(self.held) / sum(self.held)
+
+    def pushed(self) -> Floats:
+        """Return what is pushed of a served model: the buffer, with what is no parameter in it."""
+        work = self.work
+        if averaged := averaged_elements(work):
+            assert isinstance(work, ServableOwnWork | ServedSteps)
+            work.buffer[-averaged:] = work.model[-averaged:]
+        return work.buffer
+
+    def share_of(self, site: int, workers: Sequence[int]) -> float:
+        """Return what a site weighs by its samples: 1 on the mean of those that compute.
+
+        Raises:
+            RunAborted: it is not known how many samples each site has.
+        """
+        if not self.held:
+            raise RunAborted(
+                'merge.kind: weights by "data-size" need to know how many samples each site has; '
+                'only task.kind = "train" says so'
+            )
+        if site not in workers:
+            return 1.0
+        return self.held[site] * len(workers) / sum(self.held[worker] for worker in workers)
+
+    @property
+    def learns(self) -> bool:
+        """Whether the work has weights."""
+        return self.evaluate_every is not None
+
+
+def make_work(
+    scenario: Scenario, site: int, names: tuple[str, ...], data_dir: Path | None, sizes_only: bool
+) -> Assignment:
+    """Return what one site does in each step of a scenario.
+
+    Args:
+        scenario: what to run.
+        site: this site's index.
+        names: of all sites.
+        data_dir: where data sets are.
+        sizes_only: leave the numbers out.
+
+    Raises:
+        WorkError: the scenario's own code cannot be used; names the factory, and what is wrong.
+    """
+    task, steps = scenario.task, scenario.steps_of_update
+    if sizes_only:
+        elements = buffer_elements(scenario, names, data_dir)
+        sized = _Sized(_nothing(elements))
+        return Assignment(sized, Wire.SIZES, task.batch_size, steps_of_update=steps)
+    if isinstance(task, Exchange):
+        exchanging = _Exchanging(task, site, len(names))
+        return Assignment(exchanging, Wire.FLOAT32, task.batch_size, steps_of_update=steps)
+    work: _Training | OwnWork
+    if isinstance(task, Train):
+        work = _Training(scenario, task, site, names, data_dir)
+    else:
+        work = _make_own(scenario, task, site, names, data_dir)
+    training = work if isinstance(work, _Training) else None
+    held, labels = ((), ()) if training is None else (training.held, training.labels)
+    rounds: Work = work
+    if scenario.is_served and scenario.period.averages:
+        own = servable(work, scenario)
+        if training is None:
+            rounds = ServedSteps(own, partial(steps, 0), scenario.average or Average())
+        else:
+            training.sends_each_step = False
+            average = scenario.average or Average()
+            rounds = ServedSteps(
+                own, lambda samples: steps(training.samples_held, samples), average, training.spoil
+            )
+    return Assignment(
+        rounds,
+        Wire.FLOAT32,
+        task.batch_size,
+        task.evaluate_every,
+        held,
+        labels,
+        work.own_state,
+        steps,
+        training,
+        task.evaluate_every_s is not None,
+    )
+
+
+def buffer_elements(scenario: Scenario, names: tuple[str, ...], data_dir: Path | None) -> int:
+    """Return how many float32 a scenario's sites exchange each round."""
+    task = scenario.task
+    if isinstance(task, Exchange):
+        return task.buffer_elements
+    if isinstance(task, Own):
+        return len(_make_own(scenario, task, 0, names, data_dir).buffer)
+    return _model_elements(task.data, task.model, task.hidden)
+
+
+@cache  # a scheduler asks each time that it plans
+def _model_elements(data: str, name: str, hidden: tuple[int, ...]) -> int:
+    import torch
+
+    from anabranch_lab.learn.models import build_model
+    from anabranch_lab.learn.tasks import looks_of
+
+    looks = looks_of(data)
+    with torch.device("meta"):  # shapes only
+        model = build_model(
+            name,
+            looks.shape,
+            looks.classes,
+            seed=0,
+            hidden=hidden or None,
+            vocabulary=looks.vocabulary,
+        )
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def local_work(assigned: Assignment, scenario: Scenario) -> LocalWork:
+    """Return a site's work with what its local steps and averages go by.
+
+    Raises:
+        WorkError: its work has no model.
+    """
+    work = assigned.work
+    if isinstance(work, OwnWork) and not isinstance(work, ServableOwnWork):
+        raise work.error(
+            "has no model and make_rule, which averages need; give them, or exchange the gradients "
+            'of every step: period = {kind = "every-step"}'
+        )
+    assert isinstance(work, _Training | _Exchanging | _Sized | ServableOwnWork)
+    stop = scenario.stop
+    may_stop = scenario.gossip is None and (stop.after_s is not None or stop.at_target)
+    average = scenario.average or Average()
+    return LocalWork(work, scenario.period, average, assigned.learns, may_stop)
+
+
+def servable(work: Work, scenario: Scenario) -> ServableWork:
+    """Return work whose model servers can hold.
+
+    Raises:
+        WorkError: it is not such.
+    """
+    if isinstance(work, OwnWork) and not isinstance(work, ServableOwnWork):
+        raise work.error(
+            "has no model and make_rule, which servers need; give them, or let the sites "
+            'all-reduce: pace = {kind = "bsp"} and no [serve]'
+        )
+    assert isinstance(work, _Training | _Exchanging | _Sized | ServableOwnWork | ServedSteps)
+    return work
+
+
+@lru_cache(maxsize=1)  # the sites of a simulation share it
+def _load_task(name: str, data_dir: Path | None) -> tasks.Task:
+    from anabranch_lab.learn.tasks import load_task
+
+    return load_task(name, data_dir)
+
+
+def _build_model(task: Train, data: tasks.Task, seed: int) -> nn.Module:
+    from anabranch_lab.learn.models import build_model
+
+    return build_model(
+        task.model,
+        data.shape,
+        data.classes,
+        seed,
+        hidden=task.hidden or None,
+        vocabulary=data.vocabulary,
+    )
+
+
+def _make_own(
+    scenario: Scenario, task: Own, site: int, names: tuple[str, ...], data_dir: Path | None
+) -> OwnWork:
+    context = Context(site, names[site], len(names), scenario.seed, data_dir, task.options)
+    return make_own_work(task.factory, Path(task.folder), context)
+
+
+_SPOILT = 0x5B0117  # tells the draws of adversaries from others of the same seed
+_MOST_UPDATES = 1 << 32  # of a client, in the seeds of its draws
+
+
+@lru_cache(maxsize=1)  # the sites of a simulation share it
+def _dealt(
+    partition: AnyPartition, data: str, data_dir: Path | None, parts: int, seed: int, least: int
+) -> tuple[Indices, ...]:
+    labels = _load_task(data, data_dir).train_labels.numpy()
+    return partition.deal(labels, parts, seed, least=least)
+
+
+def _shards(
+    scenario: Scenario, task: Train, names: tuple[str, ...], data_dir: Path | None
+) -> tuple[Indices, ...]:
+    """Return the samples of each worker, or of each client that is registered.
+
+    Raises:
+        ValueError: there are too few, which names the key, or none can be had.
+    """
+    clients = scenario.clients
+    parts, least = len(scenario.workers_named(names)), task.batch_size
+    if clients is not None:
+        parts, least = clients.registered, 1
+    _load_task(task.data, data_dir)
+    try:
+        return _dealt(task.partition, task.data, data_dir, parts, scenario.seed, least)
+    except ValueError as error:
+        key, samples = "task.partition", len(_load_task(task.data, data_dir).train_labels)
+        if clients is not None and parts > samples:
+            key = f"clients.registered: {parts}, of whom each needs a sample"
+        raise ValueError(f"{key}: {error}") from None
+
+
+def check_data(scenario: Scenario, overlay: Overlay, data_dir: Path | None) -> None:
+    """Check, before a run begins, that its data can be had, dealt, and used by its model.
+
+    Raises:
+        ScenarioError: names the key, and what to do.
+    """
+    task = scenario.task
+    if not isinstance(task, Train):
+        return
+    try:
+        data = _load_task(task.data, data_dir)
+        _shards(scenario, task, tuple(site.name for site in overlay.sites), data_dir)
+        _build_model(task, data, scenario.seed)
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None
+
+
+class _Training:
+    """Real gradients of a real model."""
+
+    own_state = "waiting", "sampling", "dropout"
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        task: Train,
+        site: int,
+        names: tuple[str, ...],
+        data_dir: Path | None,
+    ) -> None:
+        from anabranch.learn.optimisers import Adam, Optimiser, Sgd
+        from anabranch_lab.learn.train import Trainer
+
+        data = _load_task(task.data, data_dir)
+        model = _build_model(task, data, scenario.seed)
+        labels = data.train_labels.numpy()
+        clients = scenario.clients
+        workers = scenario.workers_named(names)
+        shards = _shards(scenario, task, names, data_dir)
+        parts = len(shards)
+        self._shards, self._seed = shards, scenario.seed
+        self.labels: tuple[int, ...] = ()
+        if clients is not None:
+            self.held = tuple(map(len, shards))
+            who = site % len(shards)  # until it stands for one
+        else:
+            held = [0] * len(names)
+            for worker, shard in zip(workers, shards, strict=True):
+                held[worker] = len(shard)
+            self.held = tuple(held)
+            computes = site in workers
+            who = workers.index(site) if computes else -1  # no adversary; its samples are not used
+            if labels.ndim == 1:
+                mine = labels[shards[who]] if computes else labels[:0]
+                self.labels = tuple(np.bincount(mine, minlength=data.classes).tolist())
+        rate = task.learning_rate
+        optimiser: Optimiser
+        optimiser = Adam(rate) if task.optimiser == "adam" else Sgd(rate, task.momentum)
+        self._trainer = Trainer(
+            data,
+            model,
+            shards[who],
+            optimiser,
+            min(task.batch_size, len(shards[who])),
+            seed=scenario.seed * len(names) + site,
+            sampling=scenario.sampling,
+        )
+        self.buffer = self._trainer.flat.gradients
+        self.model = self._trainer.flat.parameters
+        self.make_rule: Callable[[int], Update] | None = optimiser.start
+        self._adversaries = task.adversaries
+        self._bad = frozenset[int]()
+        if task.adversaries is not None:
+            self._bad = frozenset(task.adversaries.who(parts, scenario.seed).tolist())
+        self._who = who
+        self._classes = data.classes
+        self._labels = data.train_labels
+        self._noise = np.random.default_rng((scenario.seed, site, _SPOILT))
+        self.sends_each_step = True  # else an update is of several
+        if clients is None and who in self._bad:
+            self._trainer.train_on(shards[who], scenario.seed * len(names) + site, self._wrong())
+        self.evaluate = partial(self._trainer.accuracy, task.evaluate_samples)
+        self.right_of_class = partial(self._trainer.right_of_class, task.evaluate_samples)
+        self.state_dict = self._trainer.state_dict
+        self.load_state_dict = self._trainer.load_state_dict
+
+    def local_step(self, samples: int) -> float:
+        loss = self._trainer.compute_gradients(samples)
+        if self.sends_each_step:
+            self.spoil(self.buffer)
+        return loss
+
+    def spoil(self, update: Floats) -> None:
+        """Change what is contributed, where this site or client is an adversary."""
+        if self._adversaries is not None and self._who in self._bad:
+            update[:] = self._adversaries.contribution(update, self._noise)
+
+    def _wrong(self) -> torch.Tensor | None:
+        """Return what an adversary takes all samples for."""
+        import torch
+
+        if self._adversaries is None:
+            return None
+        labels = self._adversaries.labels(self._labels.numpy(), self._classes)
+        return torch.from_numpy(labels)
+
+    @property
+    def samples_held(self) -> int:
+        """How many samples it trains on now."""
+        return len(self._shards[self._who])
+
+    def stand_for(self, client: int, update: int) -> None:
+        """Train on another client's samples from now on."""
+        self._who = client
+        labels = self._wrong() if client in self._bad else None
+        # A number for each, so that no two draw alike.
+        seed = (self._seed * len(self._shards) + client) * _MOST_UPDATES + update
+        self._trainer.train_on(self._shards[client], seed, labels)
+
+    def apply(self, round: int) -> int:
+        from anabranch.learn.checksum import checksum
+
+        self._trainer.update()
+        return checksum(self._trainer.flat.parameters)
+
+
+class _LearnsNothing:
+    """Work without weights and without memory: each round is like the first."""
+
+    def evaluate(self) -> float:
+        raise AssertionError("there is nothing to evaluate")
+
+    def state_dict(self) -> State:
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        pass
+
+
+class _Exchanging(_LearnsNothing):
+    """Numbers whose mean is known, exchanged and checked."""
+
+    def __init__(self, task: Exchange, site: int, sites: int) -> None:
+        self.buffer = np.empty(task.buffer_elements, np.float32)
+        self.model = self.buffer  # what comes is not looked at
+        self.make_rule: Callable[[int], Update] | None = None
+        self._site = site
+        self._sites = sites
+
+    def local_step(self, samples: int) -> None:
+        _fill(self.buffer, self._site)
+
+    def apply(self, round: int) -> int:
+        from anabranch.learn.checksum import checksum
+
+        _check(self.buffer, self._sites, round)
+        return checksum(self.buffer)
+
+
+class _Sized(_LearnsNothing):
+    """No numbers, only their count."""
+
+    def __init__(self, zeros: Floats) -> None:
+        self.buffer = self.model = zeros
+        self.make_rule: Callable[[int], Update] | None = None
+
+    def local_step(self, samples: int) -> None:
+        pass
+
+    def apply(self, round: int) -> None:
+        pass
+
+
+@lru_cache(maxsize=1)  # the sites of a simulation share it
+def _nothing(elements: int) -> Floats:
+    return np.zeros(elements, np.float32)
+
+
+def describe(task: Task) -> tuple[str, str]:
+    """Return what a task is about and what it exchanges, for people."""
+    match task:
+        case Train():
+            return task.data, task.model
+        case Own():
+            return "own", task.factory
+        case Exchange():
+            return "exchange", task.profile or f"{task.elements} elements"
+
+
+# What sites exchange when they compute nothing: whole numbers so small that float32 adds them up
+# exactly, in any order, so the mean is known to the last bit.
+_PATTERN = (np.arange(251 * 1024) % 251).astype(np.float32)
+
+
+def _fill(buffer: Floats, site: int) -> None:
+    for start in range(0, len(buffer), len(_PATTERN)):
+        part = buffer[start : start + len(_PATTERN)]
+        np.add(_PATTERN[: len(part)], np.float32(site), out=part)
+
+
+def _check(buffer: Floats, sites: int, round: int) -> None:
+    mean = (_PATTERN * sites + np.float32(sites * (sites - 1) // 2)) / np.float32(sites)
+    for start in range(0, len(buffer), len(mean)):
+        part = buffer[start : start + len(mean)]
+        if not np.array_equal(part, mean[: len(part)]):
+            raise RunAborted(
+                f"round {round} gave a wrong mean, first in {start}..{start + len(part)}"
+            )

@@ -1,0 +1,552 @@
+"""Every experiment: what it asks of the lab can run, and what it says follows from the outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import papers
+from anabranch._typed_toml import tag_of
+from anabranch.fleet import Compute, uneven_samples_per_s
+from anabranch.overlay import internet2_9
+from anabranch.pace import Bsp, R2sp, Ssp
+from anabranch.plan import Fapt, Packed, Star
+from anabranch.record.events import StepDone
+from anabranch_lab.learn.models import build_model
+from anabranch_lab.learn.profiles import ALEXNET
+from anabranch_lab.learn.tasks import DataError, load_task
+from anabranch_lab.run.scenario import Scenario, compute_model, load, loads
+from anabranch_lab.run.scenario.tasks import Exchange, Own, Train
+from anabranch_lab.run.work import buffer_elements
+from papers import EXPERIMENTS, Experiment, Lab, Outcome, Trial, WorkerOutcome
+from papers._lab import fell_s, scenario_toml
+from papers.haaf import _setting as haaf
+from papers.haaf import fig13
+from papers.haaf.fig13 import off_diagonal
+from papers.intermittent._literal import Literal
+from papers.netstorm import _setting as setting
+from papers.netstorm import fig14, fig19
+from papers.netstorm.fig13 import cubic_bps, hub_and_spokes, one_connection_each
+from papers.r2sp import _federated as federated
+from papers.r2sp import _setting as r2sp
+from papers.r2sp import _training as training
+from papers.r2sp import edges, fig15
+from papers.r2sp import fig14 as r2sp_fig14
+from papers.r2sp._federated import Seen
+from papers.r2sp._setting import PACES
+from papers.r2sp.fig04 import worst
+from papers.r2sp.fig15 import Trained
+
+from ..every import every
+
+SECONDS = {
+    "star": 100.0,
+    "balanced": 80.0,
+    "mst": 50.0,
+    "fapt": 25.0,
+    "packed": 10.0,
+    "forest": 15.0,
+}
+ALL = list(EXPERIMENTS.values())
+
+
+class ToldLab(Lab):
+    """A lab whose runs take what a table says, by their route and what they exchange."""
+
+    trials: Sequence[Trial] = ()
+
+    def measure(self, trials: Sequence[Trial]) -> list[Outcome]:
+        self.trials = list(trials)
+        told = []
+        for trial in trials:
+            round_s = SECONDS[tag_of(trial.scenario.routes[0])]
+            task = trial.scenario.task
+            if isinstance(task, Exchange):
+                round_s *= (task.elements or ALEXNET.elements) / ALEXNET.elements
+            names = [trial.overlay.sites[k].name for k in trial.scenario.workers(trial.overlay)]
+            workers = {name: WorkerOutcome(round_s, 0.1, 600.0, 0.8 * round_s) for name in names}
+            served = (0.5, 0.1, 0.2 * round_s, 0.3 * round_s, workers)
+            told.append(Outcome(trial.labels, "told.toml", 4, 4 * round_s, round_s, 0, *served))
+            if isinstance(task, Own):
+                write_down(task, tuple(site.name for site in trial.overlay.sites))
+            if isinstance(task, Train):  # the larger the steps, the sooner, but not always
+                reached_s = None if task.learning_rate > 0.3 and trial.scenario.seed else round_s
+                seen = {"accuracy": 0.5, "accuracy_by_site": {"a": 0.4, "b": 0.6}}
+                told[-1] = replace(told[-1], reached_s=reached_s, reached_updates=4.0, **seen)
+        return told
+
+    def map(self, make: Callable[..., Any], jobs: Sequence[Any], kind: type) -> list[Any]:
+        how = getattr(make, "func", make)
+        return [_made(how, job) for job in jobs]
+
+
+def _made(how: Callable[..., Any], job: Any) -> Any:
+    """Return what a job comes to, as it is told."""
+    if how is federated.observe:
+        groups = job.under.groups
+        return Seen(10.0 / groups, 0.1, 2.0 / groups, 0.5, (1.0, 1.0), 3e6 / groups)
+    if how is fig15.train:
+        return Trained(((1.0, 0.5), (2.0, 0.7 + job[1] / 1000)), (3, 4), 1, (0.2, 0.8))
+    if how is edges.train:
+        return edges.Trained(((9.0, 0.7), (10.0 * job[0] + job[3], 0.8)))
+    _, seed = job
+    return Literal({"first": 10.0 + seed, "mean": 20.0, "all": None})
+
+
+def write_down(task: Own, names: tuple[str, ...]) -> None:
+    """Leave what watched sites would: three losses, and gradients on a line."""
+    watched = msgspec.json.decode(task.options["scenario"], type=Scenario)
+    elements = buffer_elements(watched, names, None)
+    for site in task.options["sites"]:
+        found = np.outer([1.0, 2.0, 6.0], np.ones(1 + elements)).astype(np.float32)
+        found.tofile(Path(task.options["folder"], f"{site}"))
+
+
+def lab(tmp_path: Path, quick: bool = True, emulate: bool = False) -> ToldLab:
+    return ToldLab(tmp_path, quick=quick, seed=5, emulate=emulate)
+
+
+@pytest.mark.parametrize("experiment", ALL, ids=lambda each: each.name)
+@pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_every_run_of_an_experiment_is_a_scenario_with_labels_of_its_own(
+    experiment: Experiment, quick: bool, tmp_path: Path
+):
+    told = lab(tmp_path, quick)
+    result = experiment.make(told)
+    assert result.rows
+    labels = [tuple(sorted((k, str(v)) for k, v in each.labels.items())) for each in told.trials]
+    assert len(set(labels)) == len(labels)
+    for trial in told.trials:
+        assert loads(scenario_toml(trial.scenario)) == trial.scenario
+
+
+@pytest.mark.parametrize("experiment", [each for each in ALL if each.emulable])
+def test_emulation_leaves_out_what_it_cannot_do(experiment: Experiment, tmp_path: Path):
+    whole, emulated = lab(tmp_path), lab(tmp_path, emulate=True)
+    experiment.make(whole)
+    assert experiment.make(emulated).rows
+    assert len(emulated.trials) <= len(whole.trials)
+
+
+@pytest.mark.parametrize("experiment", ALL, ids=lambda each: each.name)
+def test_a_row_with_the_papers_figure_has_ours(experiment: Experiment, tmp_path: Path):
+    rows = experiment.make(lab(tmp_path)).rows
+    edges = {"r2sp/edges-128", "r2sp/edges-1024"}
+    beyond = {"netstorm/training", "r2sp/robust", *edges}  # of which the paper says nothing
+    assert any(row.paper for row in rows) != (experiment.name in beyond)
+    assert every(row.ours for row in rows)
+
+
+def ours(name: str, what: str, tmp_path: Path) -> str:
+    (row,) = [row for row in EXPERIMENTS[name].make(lab(tmp_path)).rows if row.what == what]
+    return row.ours
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "expected"),
+    [
+        (
+            "r2sp/table4",
+            "CNN, program as in Table V: a round under BSP, FL-R²SP, and their ratio",
+            "10.00 (10.00 to 10.00) s, 1.25 (1.25 to 1.25) s, 0.12 (0.12 to 0.12)",
+        ),
+        (
+            "r2sp/fig17",
+            "CNN, port of 10 Gbit/s: peak of the uplink, BSP over FL-R²SP",
+            "8.00 (3 Mbit/s, 0 Mbit/s)",
+        ),
+        (
+            "r2sp/fig15",
+            "softmax, ASP: accuracy, %, and points beside BSP with the filter",
+            "60.2 (60.2 to 60.2), +0.0 (+0.0 to +0.0)",
+        ),
+        (
+            "r2sp/fig15",
+            "softmax, ASP: seconds to 95% of that accuracy",
+            "reached in 1 of 1: 2.0 (2.0 to 2.0) s, 1.00 (1.00 to 1.00) of BSP's with the filter",
+        ),
+        (
+            "haaf/fig08",
+            "the fastest tree: loss",
+            "1.00 in the first half of its updates, 4.00 in the second",
+        ),
+        (
+            "r2sp/edges-128",
+            "16 uneven clients, edges, in turns",
+            "165 (165 to 165) s; 1.00 (1.00 to 1.00) of FL-R²SP's",
+        ),
+        ("haaf/fig08", "share of the variance that two components have", "100 %"),
+        ("haaf/fig09", "Gini 0.6: HAAF's time over FAT's, seed by seed", "0.60"),
+        ("haaf/fig10", "Gini 0.3: accuracy, HAAF, a = 0.8", "50.0 %"),
+        (
+            "haaf/fig11",
+            "Gini 0.6, q = 5: variance over sites",
+            "100.0; 1.00 of that of q = 0; worst site 40.0 %",
+        ),
+        (
+            "haaf/fig14",
+            "Gini 0.6: share of the time that workers compute, HAAF",
+            "mean 80.0 %, variance 0 points²",
+        ),
+        ("haaf/fig15", "24 workers: HAAF's time over PS's, seed by seed", "0.15"),
+        ("intermittent/table1", "all-reduce-4, as the paper has it", "16 (15 to 16)"),
+        ("intermittent/table2", "ours: every-8", "100 (100 to 100)"),
+        ("netstorm/fig13", "static: NetStorm pro", "4.0x (25.0 s)"),
+        ("netstorm/fig13", "dynamic: packed trees, ours", "10.0x (10.0 s)"),
+        ("netstorm/fig01", "a round, up and down, the model one chunk: star over FAPT", "4.0x"),
+        (
+            "netstorm/fig01",
+            "eq. 2, the balanced tree of Fig. 1c: subtrees v2, v3, v4, v5, and all",
+            "24, 20, 23, 7, and 57",
+        ),
+        (
+            "netstorm/fig13",
+            "static: NetStorm pro over MLNET, by its root",
+            "best 3.2x; median 3.2x; worst 3.2x",
+        ),
+        ("netstorm/fig14", "dynamic: adaptive FAPT over static balanced tree", "+220 %"),
+        (
+            "netstorm/fig14",
+            "dynamic, symmetric links: FAPT over star, by the root of each",
+            "best 4.0x; median 4.0x; worst 4.0x",
+        ),
+        ("netstorm/fig15", "9 roots over 1", "+0 %"),
+        ("netstorm/fig16", "packed trees, ours", "10.0 s -> 10.0 s (+0 %)"),
+        ("netstorm/fig17", "ours: least and most", "+0 % .. +0 %, best (2, 1)"),
+        ("netstorm/fig18", "std over lite", "+0 %"),
+        ("netstorm/fig18", "packed trees, ours, over pro", "+150 %"),
+        ("netstorm/fig20", "PROBE_CHUNK_SIZE", "0.01 M: 4.0x; 0.5 M: 4.0x; 2 M: refused"),
+        ("r2sp/table1", "Inception-v3, ports of 10 Gbit/s", "92.8% (9.05 of 9.75 s)"),
+        ("r2sp/fig02", "ResNet32, ports of 10 Gbit/s: 1 worker for 8", "0% less (0.19 for 0.19 s)"),
+        ("r2sp/table3", "all: samples/s, tuned over equal batches", "+0% (25275 to 25275)"),
+    ],
+)
+def test_rows_compare_what_they_say(name: str, what: str, expected: str, tmp_path: Path):
+    assert ours(name, what, tmp_path) == expected
+
+
+def test_rounds_that_grow_with_the_model_have_its_slope(tmp_path: Path):
+    what = "a: seconds for each further million of parameters, star and pro"
+    assert ours("netstorm/fig19", what, tmp_path) == "1.64 s, 0.41 s: 4.0x"
+
+
+def test_a_scaling_efficiency_of_equal_rounds_is_one(tmp_path: Path):
+    what = "b: scaling efficiency of pro, samples/s from 5 to 15 sites"
+    assert ours("netstorm/fig19", what, tmp_path) == "1.00 (star 1.00)"
+
+
+def test_a_paper_names_all_its_figures_and_a_figure_itself():
+    assert papers.find("netstorm") == [e for e in ALL if e.name.startswith("netstorm/")]
+    assert [each.name for each in papers.find("netstorm/fig17")] == ["netstorm/fig17"]
+    with pytest.raises(ValueError, match="did you mean 'netstorm/fig1"):
+        papers.find("netstorm/fig1")
+
+
+# --- HAAF
+
+
+def test_a_forest_is_looked_at_about_as_often_as_asked_and_counts_its_trees(tmp_path: Path):
+    quick = Lab(tmp_path, quick=True)
+    run = haaf.trial(quick, haaf.SCHEMES["HAAF"], 0.6, seed=1, to_target=False)
+    (done,) = quick.measure([run])
+    assert done.trees is not None
+    assert 1 < done.trees <= haaf.WORKERS
+    assert done.look_s is not None
+    assert done.look_s == pytest.approx(haaf.LOOK_S, rel=0.5)
+    # Alone in its tree, or with others as fast, the slowest worker computes nearly all the time.
+    slowest = max(done.workers.values(), key=lambda each: each.iteration_s)
+    assert 0.9 < slowest.compute_s / slowest.iteration_s <= 1
+
+
+def test_workers_alone_are_as_uneven_as_asked_if_the_server_has_no_speed(tmp_path: Path):
+    run = haaf.trial(
+        *(lab(tmp_path), haaf.schemes(6)["PS"], 0.6, 3), workers=6, server_has_speed=False
+    )
+    speeds = compute_model(run.scenario, run.overlay)
+    assert speeds is not None
+    taken = sorted(1 / speeds.mean_s(site, 16) for site in range(6))
+    assert taken == pytest.approx(sorted(uneven_samples_per_s(6, 1.0, 0.6, seed=3)))
+
+
+def test_first_gradients_are_more_alike_where_labels_are_resampled(tmp_path: Path):
+    result = EXPERIMENTS["haaf/fig13"].make(lab(tmp_path))
+    [plain, resampled] = [
+        np.array(each["similarity"])
+        for each in result.data["matrices"]
+        if (each["alpha"], each["batches"]) == (1.0, 16)
+    ]
+    for alike in (plain, resampled):
+        assert alike.shape == (haaf.WORKERS, haaf.WORKERS)
+        assert np.allclose(np.diag(alike), 1.0)
+    assert off_diagonal(resampled) > off_diagonal(plain) + 0.1
+
+
+def test_without_data_a_figure_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def nothing(*_: object, **__: object) -> None:
+        raise DataError("fashion-mnist is nowhere")
+
+    monkeypatch.setattr(fig13, "make_work", nothing)
+    rows = EXPERIMENTS["haaf/fig13"].make(lab(tmp_path)).rows
+    assert {(row.ours, row.why) for row in rows} == {
+        ("not made: no data", "fashion-mnist is nowhere")
+    }
+
+
+def test_where_workers_wait_for_each_other_each_round_is_looked_at(tmp_path: Path):
+    quick = Lab(tmp_path, quick=True, seed=5)
+    (done,) = quick.measure([haaf.trial(quick, haaf.SCHEMES["FAT"], 0.3, seed=5)])
+    assert done.look_s == pytest.approx(done.round_s, rel=0.1)
+    assert done.trees is None
+
+
+# --- Fig. 4 of R²SP: every schedule
+
+
+@pytest.mark.parametrize("lead", [0, 1, 2])
+def test_the_promise_of_ssp_is_what_some_schedule_reaches(lead: int):
+    pushes = lead + (2 * lead + 1) + 1
+    assert worst(Ssp(lead=lead), 2, pushes)[0] == Ssp(lead=lead).staleness_bound(2)
+
+
+def test_the_papers_example_is_that_of_ssp_if_pushes_wait_too():
+    everything = worst(Ssp(lead=1), 3, 8)
+    assert everything == worst(Ssp(lead=1), 3, 8, alike=True) == (6, (1, 2, 2, 3, 2, 3, 3, 1))
+    assert worst(Ssp(lead=1), 3, 8, lead=1) == (4, (1, 2, 3, 2, 3, 1))
+
+
+@pytest.mark.parametrize("relaxation", [0.0, 0.8])
+def test_nobody_misses_more_than_one_turn_of_each_other_under_r2sp(relaxation: float):
+    assert worst(R2sp(relaxation=relaxation), 3, 7)[0] == 2
+
+
+def test_schedules_are_as_long_as_asked():
+    assert worst(Ssp(lead=1), 3, 2) == (1, (1, 2))
+    assert worst(Bsp(), 3, 7)[0] == 0
+
+
+# --- R²SP's clusters
+
+
+def test_under_a_barrier_all_share_the_servers_ports(tmp_path: Path):
+    overlay = r2sp.cluster(1e9, workers=4, servers=2)
+    scenario = r2sp.served(1_000_000, PACES["BSP"], 4, overlay, None, 0)
+    (outcome,) = Lab(tmp_path).measure([Trial({}, scenario, overlay)])
+    shared_s = 4 * 32e6 / 2 / 1e9
+    assert outcome.push_s == pytest.approx(shared_s, rel=0.01)
+    assert outcome.pull_s == pytest.approx(shared_s, rel=0.01)
+    assert list(outcome.workers) == [f"worker-{k}" for k in range(1, 5)]
+    assert r2sp.steady_s([outcome]) == pytest.approx(2 * shared_s, rel=0.01)
+
+
+def test_emulated_paces_stand_beside_their_simulation(tmp_path: Path):
+    emulated = lab(tmp_path, emulate=True)
+    rows = EXPERIMENTS["r2sp/fig08"].make(emulated).rows
+    assert {trial.overlay.size for trial in emulated.trials} == {5}
+    assert every(row.why.startswith("simulated ") for row in rows)
+
+
+def test_the_loss_has_fallen_once_ten_iterations_of_all_workers_were_below_a_bound():
+    def fell(losses: Sequence[float]) -> float | None:
+        steps = [
+            StepDone(at_s=float(at), site=at % 2, round=1, loss=loss, samples=1, compute_s=0.1)
+            for at, loss in enumerate(losses)
+        ]
+        return fell_s(steps, workers=2, below=0.4)
+
+    low, high = [0.1, 0.5], [0.1, 0.9]  # of two workers; the mean counts
+    assert fell(10 * low) == 19.0
+    assert fell(9 * low + high + 10 * low) == 39.0
+    assert fell(9 * low + high + 9 * low) is None
+
+
+def test_the_small_model_moves_as_slowly_as_the_large_one():
+    cluster = training.Cluster(r2sp.VGG16.elements, Compute(samples_per_s=1.0))
+    overlay = cluster.overlay()
+    port_bps = overlay.sites[0].uplink_bps
+    assert port_bps is not None
+    assert training.DIGITS.elements / port_bps == pytest.approx(r2sp.VGG16.elements / 10e9)
+    alone = cluster.overlay(all_reduces=True)
+    assert [site.uplink_bps for site in alone.sites] == 16 * [port_bps]
+    assert len(alone.links) == 16 * 15
+
+
+@pytest.mark.parametrize("learner", [training.DIGITS, r2sp_fig14.T5, r2sp_fig14.BERT])
+def test_what_is_trained_in_a_models_place_has_the_size_and_answers_that_are_told(
+    learner: training.Learner,
+) -> None:
+    task = load_task(learner.data)
+    model = build_model(
+        learner.model,
+        task.shape,
+        task.classes,
+        seed=0,
+        hidden=learner.hidden or None,
+        vocabulary=task.vocabulary,
+    )
+    assert sum(each.numel() for each in model.parameters()) == learner.elements
+    assert task.classes == learner.classes
+    assert learner.looked_at is None or learner.looked_at <= len(task.held_out_labels)
+
+
+def test_workers_may_have_narrower_ports(tmp_path: Path):
+    overlay = r2sp.cluster(1e9, workers=2, servers=1, worker_bps=1e8)
+    scenario = r2sp.served(100_000, PACES["BSP"], 3, overlay, None, 0)
+    (outcome,) = Lab(tmp_path).measure([Trial({}, scenario, overlay)])
+    assert outcome.push_s == pytest.approx(3.2e6 / 1e8, rel=0.02)
+
+
+@pytest.mark.parametrize("model", r2sp.MODELS, ids=lambda each: each.name)
+def test_servers_hold_equal_parts_of_a_model(model: r2sp.Model):
+    overlay = r2sp.cluster(servers=2)
+    scenario = r2sp.served(model.elements, PACES["BSP"], 1, overlay, None, 0)
+    assert scenario.chunk_elements is not None
+    chunks = -(-model.elements // scenario.chunk_elements)
+    assert chunks % 2 == 0
+    assert scenario.chunk_elements <= r2sp.CHUNK_ELEMENTS
+
+
+# --- the setting
+
+
+def test_the_static_network_is_the_reference_and_the_dynamic_one_begins_as_it():
+    static, dynamic = setting.reference(), setting.dynamic(3)
+    assert static == internet2_9()
+    assert [link.rate_bps for link in dynamic] == [link.rate_bps for link in static]
+    traces = [link.trace for link in dynamic if link.trace is not None]
+    assert len(traces) == 26
+    assert traces[0].starts_s[:3] == (0.0, 180.0, 360.0)
+    later = [rate for trace in traces for rate in trace.rates_bps[1:]]
+    assert 20e6 <= min(later) < 25e6
+    assert 150e6 < max(later) <= 155e6
+
+
+def test_emulated_and_quick_all_but_latencies_is_a_tenth(tmp_path: Path):
+    small = lab(tmp_path, quick=True, emulate=True)
+    EXPERIMENTS["netstorm/fig18"].make(small)
+    (std,) = [each for each in small.trials if each.labels["system"] == "std"]
+    (aware,) = [each for each in small.trials if each.labels["system"] == "packed trees"]
+    assert std.scenario.task == Exchange(elements=6_110_084)
+    assert std.scenario.chunk_elements == 100_000
+    assert std.scenario.awareness.probe_chunk_elements == 50_000
+    assert std.scenario.awareness.update_time_s == 0.5
+    assert aware.scenario.awareness.update_time_s == 0.1
+    assert std.overlay.links[0].trace.starts_s[:2] == (0.0, 18.0)
+    assert std.overlay.links[0].latency_s == setting.reference().links[0].latency_s
+
+
+def test_drawn_networks_differ_and_follow_from_the_seed():
+    first, second = setting.drawn(2, 7)
+    assert first != second
+    assert first.name != second.name
+    assert setting.drawn(3, 7)[:2] == (first, second)
+    assert every(link.trace is None for link in first)
+
+
+def test_the_paper_measures_half_a_chunk():
+    cut = setting.in_chunks_of(setting.PRO, 4096)
+    assert cut.awareness is not None
+    assert (cut.chunk_elements, cut.awareness.probe_chunk_elements) == (4096, 2048)
+    assert setting.in_chunks_of(setting.PACKED, 4096).awareness == setting.PACKED.awareness
+
+
+@pytest.mark.parametrize("sites", [5, 9, 15])
+def test_networks_of_other_sizes_are_as_dense_as_the_papers(sites: int):
+    assert len(fig19.sparse(sites, 0).links) == pytest.approx(26 / 9 * sites, abs=1)
+
+
+# --- what connections do to a star
+
+
+def test_a_connection_slows_with_its_path_as_cubics_response_says():
+    # Per hop: round trip and loss grow alike, so the window stays, and the rate falls as 1 / hops.
+    one, three = cubic_bps(1.0, 0.001), cubic_bps(3.0, 0.003)
+    assert one == pytest.approx(8 * 1448 * 1.054 * 1000**0.75)
+    assert three == pytest.approx(one / 3)
+
+
+def test_at_short_round_trips_cubic_is_as_fast_as_reno():
+    assert cubic_bps(0.001, 0.01) == pytest.approx(8 * 1448 * (1.5 / 0.01) ** 0.5 / 0.001)
+
+
+def test_links_are_no_faster_than_one_connection_and_else_as_they_were():
+    overlay, cap_bps = internet2_9(), cubic_bps(0.06, 0.0002)
+    for before, after in zip(overlay, one_connection_each(overlay), strict=True):
+        assert after.rate_bps == min(before.rate_bps, cap_bps)
+        assert (after.latency_s, after.loss) == (before.latency_s, before.loss)
+
+
+def test_a_hub_sees_each_site_over_one_long_connection():
+    overlay = internet2_9()
+    spokes = hub_and_spokes(overlay, overlay.index("dc1"))
+    assert len(spokes.links) == 16
+    far = spokes.link(overlay.index("dc9"), overlay.index("dc1"))
+    assert far is not None
+    hops = round(far.latency_s / 0.03)
+    assert hops == 4
+    assert far.loss == pytest.approx(1 - (1 - 0.0002) ** hops)
+    assert far.rate_bps == pytest.approx(cubic_bps(2 * far.latency_s, far.loss))
+    near = spokes.link(overlay.index("dc3"), overlay.index("dc1"))
+    assert near is not None
+    assert near.rate_bps == pytest.approx(cubic_bps(0.06, 0.0002))
+
+
+def test_the_systems_are_the_papers():
+    assert setting.MXNET.route == Star()
+    assert setting.PRO.route == Fapt(shares="first")
+    assert setting.PACKED.route == Packed()
+    assert setting.LITE.awareness is None
+    assert setting.STD.auxiliary is None
+    assert setting.PRO.awareness == setting.STD.awareness == setting.PAPERS_AWARENESS
+    assert {each.chunk_elements for each in (setting.MXNET, setting.LITE, setting.PRO)} == {10**6}
+
+
+@pytest.mark.parametrize("system", [setting.LITE, setting.STD, setting.PRO], ids=lambda s: s.name)
+def test_the_papers_stages_are_those_of_the_examples(system: setting.System):
+    path = Path(__file__).parents[2] / f"examples/scenarios/netstorm-{system.name}.toml"
+    example, _ = load(path)
+    assert example.routes == (system.route,)
+    assert (example.awareness, example.auxiliary) == (system.awareness, system.auxiliary)
+    assert example.chunk_elements == system.chunk_elements
+    assert example.adaptive is None
+
+
+def drawn(times_s: Sequence[float], **labels: str) -> list[Outcome]:
+    """Return runs of four rounds, each of a draw."""
+    return [
+        Outcome({**labels, "draw": draw}, "a.toml", 4, 4 * each, each, 0)
+        for draw, each in enumerate(times_s)
+    ]
+
+
+def test_a_ratio_is_of_all_rounds_and_then_of_the_least_and_the_most_of_its_draws():
+    slow, fast = drawn([60.0, 30.0, 90.0]), drawn([20.0, 15.0, 25.0])
+    assert setting.ratio(slow, fast, setting.times) == "3.0x, 2.0x to 3.6x"
+    assert setting.ratio(slow[:1], fast[:1], setting.times) == "3.0x"
+    assert setting.over(slow, fast) == "3.0x, 2.0x to 3.6x (20.0 s)"
+
+
+def test_roots_are_ranked_by_all_draws_together():
+    runs = [
+        outcome
+        for root, times_s in {"a": (9.0, 1.0), "b": (2.0, 2.0), "c": (6.0, 6.0)}.items()
+        for outcome in drawn(times_s, root=root)
+    ]
+    found = {rank: each[0].labels["root"] for rank, each in setting.ranked(runs).items()}
+    assert found == {"best": "b", "median": "a", "worst": "c"}
+
+
+def test_links_drawn_once_change_both_ways_alike():
+    changing = setting.dynamic(3)
+    once = fig14.drawn_once(changing)
+    for before, after in zip(changing.links, once.links, strict=True):
+        back = once.link(after.target, after.source)
+        assert back is not None
+        assert (after.rate_bps, after.trace) == (back.rate_bps, back.trace)
+        if before.source < before.target:
+            assert (after.rate_bps, after.trace) == (before.rate_bps, before.trace)

@@ -1,0 +1,224 @@
+"""Trials run once, side by side or one by one, and leave files that run again."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from anabranch.overlay import internet2_9, redraw
+from anabranch.plan import Auxiliary, Fapt, Star
+from anabranch.scheduler.awareness import Passive
+from anabranch_lab.run.scenario import Scenario, ScenarioError, Stop, load, loads
+from anabranch_lab.run.scenario.tasks import Exchange
+from papers import Lab, Outcome, Trial, _kept, _lab, seconds
+from papers._lab import scenario_toml
+
+STAR = Scenario(
+    overlay="internet2-9",
+    route=Star(),
+    task=Exchange(elements=100_000),
+    stop=Stop(rounds=3),
+    chunk_elements=10_000,
+)
+TREES = msgspec.structs.replace(STAR, route=Fapt(roots=2), seed=3)
+AWARE = msgspec.structs.replace(
+    TREES,
+    stop=Stop(rounds=1000, after_s=2.0),
+    awareness=Passive(estimator="chunk-mean", probe_chunk_elements=5_000),
+    auxiliary=Auxiliary(search="algorithm-3"),
+)
+CHANGING = redraw(internet2_9(), period_s=0.5, low_bps=20e6, high_bps=155e6, duration_s=5, seed=1)
+
+
+def trial(scenario: Scenario, overlay=None, **labels) -> Trial:
+    return Trial(labels, scenario, overlay or internet2_9())
+
+
+def outcome(round_s: float, rounds: int, **labels) -> Outcome:
+    return Outcome(labels, "a.toml", rounds, round_s * rounds, round_s, 0)
+
+
+def test_a_trial_is_run_as_its_scenario_says(tmp_path: Path):
+    (done,) = Lab(tmp_path).measure([trial(STAR, system="star")])
+    assert (done.rounds, done.plans, done.labels) == (3, 0, {"system": "star"})
+    assert done.total_s / 3 == pytest.approx(done.round_s, rel=0.2)
+    # Eight buffers of 100,000 elements into the hub over its links.
+    assert 0.1 < done.round_s < 2
+
+
+def test_a_run_with_a_time_to_fill_gives_the_mean_of_its_rounds(tmp_path: Path):
+    (done,) = Lab(tmp_path).measure([trial(AWARE, CHANGING)])
+    assert done.total_s >= 2
+    assert done.round_s == done.total_s / done.rounds
+
+
+def test_outcomes_come_in_order_and_the_same_run_is_made_once(tmp_path: Path):
+    told = []
+    lab = Lab(tmp_path, on_trial=lambda ended, of: told.append((ended, of)))
+    first = lab.measure([trial(STAR, a=1), trial(TREES, a=2), trial(STAR, a=3)])
+    again = lab.measure([trial(TREES, a=4)])
+    assert [each.labels["a"] for each in first + again] == [1, 2, 3, 4]
+    assert first[0].round_s == first[2].round_s != first[1].round_s == again[0].round_s
+    assert told == [(0, 2), (1, 2), (2, 2), (0, 0)]
+
+
+def check_side_by_side(folder: Path) -> None:
+    trials = [trial(STAR, a=1), trial(AWARE, CHANGING, a=2)]
+    alone = Lab(folder / "alone").measure(trials)
+    beside = Lab(folder / "beside", jobs=2).measure(trials)
+    assert [each.labels["a"] for each in beside] == [1, 2]
+    assert alone == beside
+
+
+class _Here:
+    """A pool without processes: what would go to them is pickled, and calls are made last first."""
+
+    made = 0
+
+    def __init__(self, jobs: int, context: object) -> None:
+        _Here.made += 1
+
+    def __enter__(self) -> _Here:
+        return self
+
+    def __exit__(self, *raised: object) -> None: ...
+
+    def map(self, call: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
+        sent = [pickle.dumps((call, each)) for each in zip(*arguments, strict=True)]
+        came = []
+        for each in reversed(sent):
+            made, of = pickle.loads(each)
+            came.append(pickle.loads(pickle.dumps(made(*of))))
+        return came[::-1]
+
+
+def test_simulations_side_by_side_give_what_they_give_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(_lab, "ProcessPoolExecutor", _Here)
+    check_side_by_side(tmp_path)
+    assert _Here.made == 1
+
+
+@pytest.mark.slow
+def test_simulations_in_processes_give_what_they_give_alone(tmp_path: Path):
+    check_side_by_side(tmp_path)
+
+
+def test_the_files_of_a_trial_run_again(tmp_path: Path):
+    (done,) = Lab(tmp_path).measure([trial(AWARE, CHANGING, system="Aware, 2 roots", draw=1)])
+    assert done.scenario_file == "aware-2-roots-1.toml"
+    scenario, overlay = load(tmp_path / done.scenario_file)
+    assert overlay == CHANGING
+    beside = AWARE.beside_its_scheduler()  # as in the papers, and the file says so
+    assert msgspec.structs.replace(scenario, overlay=AWARE.overlay) == beside != AWARE
+
+
+def test_two_trials_of_the_same_labels_keep_a_file_each(tmp_path: Path):
+    done = Lab(tmp_path).measure([trial(STAR, a="x"), trial(TREES, a="x")])
+    assert [each.scenario_file for each in done] == ["x.toml", "x-2.toml"]
+
+
+def test_a_scenario_that_no_file_could_say_is_refused(tmp_path: Path):
+    blind = msgspec.structs.replace(
+        AWARE, awareness=Passive(estimator="chunk-mean", probe_chunk_elements=20_000)
+    )
+    with pytest.raises(ScenarioError, match="probe_chunk_elements"):
+        Lab(tmp_path).measure([trial(blind)])
+
+
+@pytest.mark.parametrize("scenario", [STAR, TREES, AWARE])
+def test_a_scenario_survives_its_file(scenario: Scenario):
+    assert loads(scenario_toml(scenario)) == scenario
+
+
+def test_seconds_weigh_each_run_by_its_rounds():
+    found = [outcome(10.0, 3, a=1, b=1), outcome(20.0, 1, a=1, b=2), outcome(99.0, 5, a=2)]
+    assert seconds(found, a=1) == 12.5
+    assert seconds(found, a=1, b=2) == 20.0
+    with pytest.raises(ValueError, match="'b': 7"):
+        seconds(found, b=7)
+
+
+def test_a_lab_needs_a_job(tmp_path: Path):
+    with pytest.raises(ValueError, match="at least 1"):
+        Lab(tmp_path, jobs=0)
+
+
+def test_an_emulated_lab_refuses_what_no_link_emulates(tmp_path: Path):
+    fault = loads(scenario_toml(STAR) + 'fault = [{ kind = "cut", site = "dc1", at_s = 1.0 }]\n')
+    with pytest.raises(ScenarioError, match="fault"):
+        Lab(tmp_path, emulate=True).measure([trial(fault)])
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_was_cut_off_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    trials = [trial(STAR, a=1), trial(TREES, a=2), trial(AWARE, CHANGING, a=3)]
+    whole = Lab(tmp_path / "whole").measure(trials)
+
+    def cut(ended: int, of: int) -> None:
+        if ended == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Lab(tmp_path / "cut", kept=tmp_path / "kept", on_trial=cut).measure(trials)
+    told: list[tuple[int, int]] = []
+
+    def go_on() -> list[Outcome]:
+        told.clear()
+        folder = tmp_path / f"again-{len([*tmp_path.iterdir()])}"
+        return Lab(
+            folder, kept=tmp_path / "kept", on_trial=lambda ended, of: told.append((ended, of))
+        ).measure(trials)
+
+    assert go_on() == whole
+    assert told == [(0, 1), (1, 1)]
+    assert go_on() == whole
+    assert told == [(0, 0)]
+    monkeypatch.setattr(_kept, "_code", lambda: "other")
+    assert go_on() == whole
+    assert told[-1] == (3, 3)
+
+
+@dataclass(frozen=True)
+class Doubled:
+    value: float
+    parts: tuple[int, ...]
+
+
+CALLED: list[int] = []
+
+
+def doubled(job: int, times: int, data_dir: Path | None = None) -> Doubled:
+    CALLED.append(job)
+    return Doubled(times * job, (job, job))
+
+
+def test_what_a_function_made_is_kept_by_all_that_it_was_given(tmp_path: Path):
+    wanted = [Doubled(6.0, (3, 3)), Doubled(8.0, (4, 4))]
+    twice, thrice = (partial(doubled, times=times) for times in (2, 3))
+    for jobs, make, called in (
+        ([3], twice, [3]),
+        ([3, 4], twice, [4]),
+        ([3, 4], twice, []),
+        ([3], thrice, [3]),
+    ):
+        CALLED.clear()
+        found = Lab(tmp_path, kept=tmp_path / "kept").map(make, jobs, Doubled)
+        assert called == CALLED
+        assert make is thrice or found == wanted[: len(jobs)]
+
+
+def test_a_damaged_outcome_is_named(tmp_path: Path):
+    Lab(tmp_path, kept=tmp_path / "kept").map(partial(doubled, times=2), [3], Doubled)
+    (path,) = (tmp_path / "kept").iterdir()
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=rf"{path.name} is damaged .*; remove it"):
+        Lab(tmp_path, kept=tmp_path / "kept").map(partial(doubled, times=2), [3], Doubled)
