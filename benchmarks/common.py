@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import subprocess
@@ -12,6 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from papers._lines import dumps
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -24,7 +25,7 @@ def write(name: str, seed: int, **figures: Any) -> None:
         "benchmark": name,
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
-        "uncommitted_changes": bool(_git("status", "--porcelain", "--", "src")),
+        "uncommitted_changes": bool(_git("status", "--porcelain", "--", "src", "papers")),
         "seed": seed,
         "machine": {
             "cpu": _cpu(),
@@ -39,7 +40,7 @@ def write(name: str, seed: int, **figures: Any) -> None:
         },
         **figures,
     }
-    path.write_text(json.dumps(document, indent=2) + "\n")
+    path.write_text(dumps(document) + "\n", encoding="utf-8")
     print(f"written: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
 
 

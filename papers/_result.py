@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from anabranch.record.releases import versions
 from papers._lab import Outcome
+from papers._lines import dumps
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ def write_result(
         "runs": [asdict(outcome) for outcome in result.outcomes],
         **result.data,
     }
-    as_json = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    as_json = dumps(document) + "\n"
     written.write_text(as_json, encoding="utf-8")
     table = folder / f"{stem}.csv"
     with table.open("w", encoding="utf-8", newline="") as file:
