@@ -26,11 +26,10 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 import anabranch
-from anabranch.cli import app
-from anabranch.run.scenario import Scenario
+from anabranch_lab.cli import app
+from anabranch_lab.run.scenario import Scenario
 
 ROOT = Path(__file__).parent.parent
-TODAY = "What it does today"
 DOCUMENTS = {
     "README.md": "index.md",
     "examples/README.md": "examples.md",
@@ -50,10 +49,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add all pages that have no file in docs/."""
     _origins.clear()
     _made.clear()
-    start, today = _readme()
-    texts = {"index.md": start, "today.md": today}
-    texts |= {page: (ROOT / path).read_text("utf-8") for path, page in list(DOCUMENTS.items())[1:]}
-    _origins.update({page: path for path, page in DOCUMENTS.items()} | {"today.md": "README.md"})
+    texts = {page: (ROOT / path).read_text("utf-8") for path, page in DOCUMENTS.items()}
+    _origins.update({page: path for path, page in DOCUMENTS.items()})
     _made.update(DOCUMENTS)
     for file in files.documentation_pages():
         _origins[file.src_uri] = f"docs/{file.src_uri}"
@@ -98,14 +95,6 @@ def on_page_content(html: str, **_: Any) -> str:
         return f'<autoref optional identifier="anabranch.{name}"><code>{role[1]}</code></autoref>'
 
     return ROLE.sub(refer, html)
-
-
-def _readme() -> tuple[str, str]:
-    """Return the README without its longest section, and that section as a page."""
-    text = (ROOT / "README.md").read_text("utf-8")
-    before, rest = text.split(f"## {TODAY}\n")
-    today, after = rest.split("\n## ", 1)
-    return f"{before}## {after}", f"# {TODAY}\n{today}\n"
 
 
 def _path(origin: str, target: str) -> str | None:

@@ -75,10 +75,10 @@ def test_the_first_code_of_the_readme_trains_as_one_process_would(tmp_path: Path
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    code = first_code().replace("127.0.0.1:7700", address)
     script = tmp_path / "train.py"
-    script.write_text(BEFORE + code + AFTER)
+    script.write_text(BEFORE + first_code() + AFTER)
     environment = {**os.environ, "ANABRANCH_TOKEN": "secret", "OMP_NUM_THREADS": "1"}
+    environment["ANABRANCH_SCHEDULER"] = address
     commands = {site: [sys.executable, str(script), str(tmp_path / f"{site}.pt")] for site in SITES}
     commands["scheduler"] = [sys.executable, "-m", "anabranch", "scheduler"]
     commands["scheduler"] += ["--sites", ",".join(SITES), "--listen", address]
