@@ -657,3 +657,21 @@ async def test_the_others_go_on_without_a_site_that_asked_ahead_and_left_before_
     await group.start_scheduler()
     assert await asyncio.wait_for(means_of(calls_of(group.agents[:2])), 600.0) == {1.5}
     leaving.cancel()
+
+
+@virtually
+async def test_calls_fail_without_a_site_that_left_before_a_restart_where_too_few_are_left() -> (
+    None
+):
+    group = await Restartable.begin(2)
+    leaving = asyncio.create_task(group.agents[1].leave())
+    with pytest.raises(ExchangeError, match=r"site 1 \(s1\) has left"):
+        await one_call(group.agents[0])
+    await group.agents[0].subgroup((0, 1))  # the journal has now what led to that
+    group.kill_scheduler()
+    (call,) = calls_of(group.agents[:1])
+    await asyncio.sleep(1.0)
+    await group.start_scheduler()
+    with pytest.raises(ExchangeError, match=r"site 1 \(s1\) has left"):
+        await asyncio.wait_for(call, 600.0)
+    leaving.cancel()

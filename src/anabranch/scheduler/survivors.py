@@ -229,6 +229,12 @@ class Survivors:
         for site in sorted(departed):
             self._follow(run.channels.leave(site))
 
+    def let_calls_fail_again(self) -> None:
+        """Do the same once more for sites that had left so before this scheduler was restarted."""
+        run = self._run
+        for site in sorted({*run.channels.all.members} & run.lives.left - run.lives.departed):
+            self._follow(run.channels.leave(site))
+
     def end_if_all_left(self) -> None:
         """End the run in good order, once no site is to make a further call."""
         run = self._run
