@@ -8,10 +8,12 @@ from typing import Any
 
 
 def dumps(document: Mapping[str, Any]) -> str:
-    """Return a document as JSON: a line for each of its keys, and for each item of a list or table.
+    """Return a document as JSON with one line per key.
+
+    A list or table that contains lists or tables gets one line per item.
 
     Args:
-        document: what JSON can hold.
+        document: by string, what JSON can hold.
 
     >>> print(dumps({"seed": 0, "rows": [{"what": "star", "s": 9.5}, {"what": "ring", "s": 4.0}]}))
     {
@@ -27,16 +29,16 @@ def dumps(document: Mapping[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
-    held = value.values() if isinstance(value, Mapping) else value
-    if not isinstance(value, Mapping | list | tuple) or not any(
-        isinstance(each, Mapping | list | tuple) for each in held
-    ):
-        return _plain(value)
-    if isinstance(value, Mapping):
-        items, begin, end = [f"{_plain(k)}: {_plain(v)}" for k, v in value.items()], "{", "}"
-    else:
-        items, begin, end = [_plain(each) for each in value], "[", "]"
-    return f"{begin}\n    " + ",\n    ".join(items) + f"\n  {end}"
+    if isinstance(value, Mapping) and any(map(_is_nested, value.values())):
+        items = [f"{_plain(key)}: {_plain(each)}" for key, each in value.items()]
+        return "{\n    " + ",\n    ".join(items) + "\n  }"
+    if isinstance(value, list | tuple) and any(map(_is_nested, value)):
+        return "[\n    " + ",\n    ".join(map(_plain, value)) + "\n  ]"
+    return _plain(value)
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, Mapping | list | tuple)
 
 
 def _plain(value: Any) -> str:

@@ -1,9 +1,9 @@
-"""The application that commands join, and how it ends.
+"""The Typer application, its commands from other packages, and its exit codes.
 
 A package adds its commands by an entry point of the group `anabranch.commands`: it names a module
 that registers them with `app`.
 
-Exit codes: 0 all went well, 1 a run failed, 2 bad input, 130 interrupted.
+Exit codes: 0 all went well, 1 a run failed, 2 bad input or a library is missing, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-console = Terminal() if sys.stdout.isatty() else Terminal(width=120)  # files do not wrap
+console = Terminal() if sys.stdout.isatty() else Terminal(width=120)  # files have no width
 
 
 # Libraries of the extra `lab`: a command that needs one says what to install.
@@ -66,13 +66,14 @@ _LAB_LIBRARIES = "jinja2", "markupsafe", "networkx", "plotly", "pooch", "safeten
 
 def main() -> NoReturn:
     """Run the command line."""
+    # A scheduler starts without loading the lab.
     if not sys.argv[1:] or sys.argv[1] not in {*_own_commands(), "--version"}:
         _load_others()
     run(app)
 
 
 def run(commands: typer.Typer) -> NoReturn:
-    """Run a command, and tell of an error in one line."""
+    """Run a command; print an error as one line."""
     try:
         commands()
     except BadInput as error:
@@ -88,14 +89,14 @@ def run(commands: typer.Typer) -> NoReturn:
 
 
 def _own_commands() -> Iterator[str]:
-    """Yield the names of the commands that are here: a site or a scheduler needs no others."""
+    """Yield the names of the runtime's own commands."""
     for each in app.registered_commands:
         if each.callback is not None:
             yield each.name or each.callback.__name__.replace("_", "-")
 
 
 def _load_others() -> None:
-    """Let commands of other packages join, which their entry points name."""
+    """Import what other packages' entry points name; that registers their commands."""
     for each in entry_points(group="anabranch.commands"):
         each.load()
 

@@ -694,7 +694,6 @@ class Group:
             self._member.thread.submit(now(partial(agent.ask_ahead, terms, self._channel)))
 
         how, period = average_of(outer, delay, fragments), period_of(every)
-        is_known_ahead = not (period.calls or period.asks_moved)
         made = Calls(
             mean,
             copy=partial(self.broadcast, async_op=True),
@@ -703,7 +702,7 @@ class Group:
             is_rounded=wire in ("float16", "bfloat16"),
             now_s=self._member.site.now_s,
             is_over=lambda: self.is_over,
-            ask_ahead=ask_ahead if is_known_ahead else None,
+            ask_ahead=None if period.asks_moved else ask_ahead,
         )
         self._is_hint_due = False  # models that are averaged become alike, or say that they do not
         if is_module(parameters):

@@ -1,7 +1,7 @@
-"""What a scheduler tells every site on joining, and the parts that a site is made of by it.
+"""Settings that the scheduler sends to each joining site, and the site's parts built from them.
 
-A group's scheduler and a scenario's tell the same: `Service` alone makes it. What differs by site,
-as its model and what it knows of its own buffers, its program gives to the methods.
+Only `Service` makes them, for groups and scenarios. Values that differ by site, such as its model,
+are arguments of the methods.
 """
 
 from __future__ import annotations

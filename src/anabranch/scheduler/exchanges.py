@@ -1,13 +1,15 @@
 """Which plan each exchange runs under, and whether all members agree on it. Pure.
 
-Members make the same calls in the same order: exchanges, gatherings of small values, and those that
-let further members in. A call that cannot end, since a member makes another one in its place or
-none any more, fails at once.
+Members make the same calls in the same order: exchanges, gatherings of small values, and
+admissions of further members. A call fails at once if a member makes a different call in its place,
+or has made its last.
 
-A book is one channel's. It keeps which exchanges members have asked for, and which requests wait:
-for room, for other members or for a plan. A member may ask for its next exchange ahead of its call.
-Such a request waits and is granted like any other, but it is no call: it has no place among calls,
-nothing fails by it, and any other call of the member takes it back.
+A channel is a set of members: the whole group, or a subgroup. A book keeps which exchanges its
+members have asked for, and which requests wait: for room, for other members or for a plan.
+
+A member may ask for its next exchange before it calls. Such a request waits and is granted like any
+other, but it is not a call: it does not count in the order of calls, it cannot cause a failure, and
+any other call of that member withdraws it.
 
 The other ideas have files of their own in `calls/`: the places of calls (`order`), the last
 exchange (`end`), `gatherings`, `requests` that wait, exchanges that have begun (`held`), and what
@@ -44,11 +46,11 @@ _NOTHING_CALLED = ChannelStanding(0, 0, 0, 0, (), (), ())
 class ExchangeBook:
     """Fixes one plan version for each exchange, at the first request for it (NetStorm, VII-A).
 
-    A new plan counts for exchanges that no member has asked for yet, so none ever mixes two. A
-    member may call for its next exchanges before it has ended the present one.
+    A new plan counts for exchanges that no member has asked for yet, so no exchange mixes two
+    plans. Members may have several exchanges under way.
 
-    It is one class since whatever a member asks for, takes back or loses may let the requests of
-    others be granted.
+    It is one class since every request, withdrawal or loss can free queued requests of other
+    members.
 
     Args:
         members: sites, each of which asks for every exchange, in order.
@@ -60,7 +62,7 @@ class ExchangeBook:
         plans: see above.
         order: the places of members' calls.
         asked: by member, the latest exchange that it called for.
-        requests: what waits to be granted, and what was asked for ahead.
+        requests: that wait, and those made ahead.
         held: exchanges that have begun, until all members have ended them.
         knowledge: what members have been told.
         end: which exchange is the last one.

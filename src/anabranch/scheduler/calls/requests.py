@@ -1,4 +1,4 @@
-"""Requests for exchanges that wait to be granted, and which of them are no calls yet. Pure."""
+"""Requests that wait for a grant, and which of them were made ahead of the call. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Request:
 
     Args:
         site, number, signature: which site asks, for which exchange of its channel, of what.
-        attempt: how often the site had asked for it ahead before, and taken that back.
+        attempt: number of earlier requests for it that the site withdrew; 0 at first.
     """
 
     site: int
@@ -28,11 +28,11 @@ class Request:
 class Requests:
     """The requests of one channel's members.
 
-    A member may ask for its next exchange ahead of its call. Until then any other call of the
-    member takes the request back.
+    A member may ask for its next exchange before it calls. Any other call of that member withdraws
+    the request.
 
     Attributes:
-        waiting: those that are not granted, in the order in which they came.
+        waiting: requests without a grant, in order of arrival.
     """
 
     def __init__(self) -> None:
@@ -40,14 +40,14 @@ class Requests:
         self._ahead: dict[int, Request] = {}  # by site, granted or not
 
     def is_ahead(self, request: Request) -> bool:
-        """Return whether this request is ahead of its call."""
+        """Return whether the site asked for this ahead, and has not called yet."""
         return self._ahead.get(request.site) == request
 
     def add(self, request: Request, is_ahead: bool = False) -> None:
-        """Let a request wait.
+        """Queue a request.
 
         Raises:
-            OutOfPlaceMessage: its site has asked for that exchange ahead already.
+            OutOfPlaceMessage: its site has asked ahead already.
         """
         if is_ahead:
             if request.site in self._ahead:
@@ -58,28 +58,29 @@ class Requests:
         self.waiting.append(request)
 
     def call(self, request: Request) -> bool:
-        """Take note of a call; return whether it was asked for ahead, and waits or is granted."""
+        """Record a call; return whether it was asked for ahead, so is queued or granted already."""
+        # Any other request ahead was withdrawn before: it would stay in the queue as a call.
         return self._ahead.pop(request.site, None) == request
 
     def take_back(self, site: int) -> Request | None:
-        """Drop what a site has asked for ahead; return it, None where it has not."""
+        """Withdraw what a site asked for ahead, and return it; None if it did not."""
         request = self._ahead.pop(site, None)
         if request is not None:
             self._keep(each for each in self.waiting if each != request)
         return request
 
     def take_all(self) -> list[Request]:
-        """Return all that waits; none of it waits any more."""
+        """Empty the queue, and return it."""
         taken = list(self.waiting)
         self.waiting.clear()
         return taken
 
     def drop(self, number: int) -> None:
-        """Drop the requests for an exchange."""
+        """Drop the requests for an exchange that failed; sites hear of it when they call."""
         self._keep(each for each in self.waiting if each.number != number)
 
     def drop_after(self, number: int) -> list[Request]:
-        """Drop the requests for later exchanges; return those that are calls."""
+        """Drop the requests for later exchanges; return the calls, whose sites must hear of it."""
         later = [each for each in self.waiting if each.number > number]
         self._keep(each for each in self.waiting if each.number <= number)
         return [each for each in later if not self.is_ahead(each)]
@@ -91,7 +92,7 @@ class Requests:
         self._keep(each for each in self.waiting if each.site not in sites)
 
     def sort(self) -> None:
-        """Let the requests for earlier exchanges come first."""
+        """Order the queue by exchange number."""
         self._keep(sorted(self.waiting, key=lambda each: each.number))
 
     def _keep(self, requests: Iterable[Request]) -> None:
