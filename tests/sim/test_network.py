@@ -534,6 +534,29 @@ def test_a_send_or_post_begun_in_sleep_waits_for_the_morning() -> None:
     in_world(pair_of(), play)
 
 
+def test_what_a_timer_posts_on_waking_up_leaves_ahead_of_answers_to_what_came_in() -> None:
+    async def play(world: World) -> None:
+        peer = Ear()
+
+        class Echo(Ear):
+            def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
+                called.post(NoMoreRounds(2))
+                return super().on_message(message, payload_bytes)
+
+        connection, called = await world.connect(0, 1, Echo(), peer)
+        host = world.network.sites[1]
+        with host.in_process():
+            world.loop.call_later(2.0, called.post, NoMoreRounds(1))
+        host.sleep()
+        connection.post(START)
+        await world.until(5.0)
+        host.wake()
+        await asyncio.sleep(1.0)
+        assert peer.messages == [NoMoreRounds(1), NoMoreRounds(2)]
+
+    in_world(pair_of(), play)
+
+
 def test_a_host_killed_in_its_sleep_does_nothing_when_it_is_woken() -> None:
     async def play(world: World) -> None:
         ear, peer = Ear(), Ear()

@@ -646,8 +646,11 @@ class _End:
     def post(self, message: Message) -> None:
         if self._flow is not None:
             self._posted.append(message)
-        elif self._open:
-            self.host.act(self.way.when_whole, lambda: self._post(message))
+        elif self._open and self.host.stands_still:
+            self.host.act(self.post, message)
+        elif self._open and not self.host.dead:  # by a timer on waking up: ahead of what came in
+            with self.host.in_process():
+                self.way.when_whole(lambda: self._post(message))
 
     def _post(self, message: Message) -> None:
         self._arrives_s = max(self._arrives_s, self._loop.time() + self.way.post_s)
