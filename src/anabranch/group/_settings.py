@@ -31,26 +31,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         deep: whether the trees are many and deep.
-        least_chunk_elements, most_chunk_elements: of any buffer's chunks.
-        under_way_bytes: of buffers whose exchanges may be under way at once; a larger one goes
-            alone.
-        auxiliary: how many chunks paths between tree neighbours take; None where there are none.
+        least_chunk_elements, most_chunk_elements: bounds of a chunk of any buffer.
+        under_way_bytes: limit on the buffers of concurrent exchanges; a larger one runs alone.
+        auxiliary: how many chunks auxiliary paths take; None where there are none.
         measuring: how a site measures its links; None where it measures nothing.
         assumes_rates: whether the overlay's rates are placeholders.
-        workers: how many sites push updates, where the model is served; 0 where none is.
-        added_up: those sites, where the pace is a barrier.
+        workers: number of sites that push updates to a served model; 0 if none is served.
+        added_up: the workers whose updates are summed on the way, where the pace is a barrier.
         ahead: how many updates a worker may compute ahead.
-        mixes: what a step makes of what workers come to, see
-            :class:`anabranch.scheduler.paced.Serve`.
-        merge_json: the merge rule; empty for the mean. As text, since few groups have another, and
-            a client loads no rule that it does not need.
+        mixes: what servers combine in a step, see :class:`anabranch.scheduler.paced.Serve`.
+        merge_json: the merge rule; empty for the mean. JSON, so that a site imports
+            :mod:`anabranch.merge` only if the group has a rule.
         gossip_json: how sites gossip, likewise; empty where they do not.
-        silence_s: no lane is given up that is silent for less, seconds; None for what holds where
-            that ends the group.
-        stillness_s: nor one that is silent for less while its kernel answers, seconds.
-        away_s: how long a site waits for a scheduler that is gone, at least, seconds.
-        job_json: what the sites of a scenario run, as `run/site.py` reads it; empty in a group,
-            whose sites run programs of their own.
+        silence_s: shortest silence after which a lane counts as lost, seconds; None for
+            ``net.tcp.LANE_SILENCE_S``, where a loss ends the group.
+        stillness_s: the same while the peer's kernel still answers.
+        away_s: least time that a site waits for a lost scheduler, seconds.
+        job_json: what a scenario's sites run, as ``run/site.py`` of the lab reads it; empty in a
+            group, whose sites run programs of their own.
     """
 
     deep: bool = False
@@ -72,7 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     job_json: str = ""
 
     def chunk_elements(self, elements: int) -> int:
-        """Return the most elements of a chunk of a model, else the least that buffers have.
+        """Return the largest chunk: what fills the trees, within the two bounds.
 
         Args:
             elements: of the model that is served or gossips, or of a scenario's buffer; 0 where

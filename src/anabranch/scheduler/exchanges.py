@@ -53,10 +53,11 @@ class ExchangeBook:
     members.
 
     Args:
-        members: sites, each of which asks for every exchange, in order.
-        plans: that exchanges run under.
-        counter: shared by the books of one run.
-        is_known: whether all members know of their channel from the first, or learn one by one.
+        members: the sites of the channel.
+        plans: of exchanges, by the size of their buffers.
+        counter: numbers exchanges, and limits the bytes under way, over the books of a run.
+        is_known: whether all members know the channel from the start; else each learns of it when
+            it asks.
 
     Attributes:
         plans: see above.
@@ -66,7 +67,8 @@ class ExchangeBook:
         held: exchanges that have begun, until all members have ended them.
         knowledge: what members have been told.
         end: which exchange is the last one.
-        has_followers: whether members follow: a result may reach them before they have asked.
+        has_followers: whether newcomers still get the state of training: a result may reach them
+            before they call.
     """
 
     def __init__(
