@@ -63,6 +63,7 @@ class Call:
         source: of a broadcast.
         at_once: whether the next call is made before this one has ended.
         admits: whether it lets others in, and hands the state to them.
+        of: the sites that call, where these are a subgroup; None for all.
     """
 
     op: Op | None
@@ -70,6 +71,11 @@ class Call:
     source: int | None
     at_once: bool
     admits: bool = False
+    of: tuple[int, ...] | None = None
+
+    def is_made_by(self, site: int) -> bool:
+        """Return whether a site makes this call."""
+        return self.of is None or site in self.of
 
 
 @dataclass(frozen=True)
@@ -160,6 +166,8 @@ def make_case(seed: int) -> Case:
         case = _with_calls_like_those_before(rng, case)
     if rng.random() < 0.2:
         case = replace(case, asks_ahead=True)
+    if rng.random() < 0.2:
+        case = _with_subgroups(rng, case)
     return case
 
 
@@ -237,6 +245,18 @@ def _with_calls_like_those_before(rng: random.Random, case: Case) -> Case:
         if is_exchange and rng.random() < 0.8:
             calls[place] = replace(calls[place - 1], at_once=call.at_once)
     return replace(case, calls=(*calls,), asks_ahead=True)
+
+
+def _with_subgroups(rng: random.Random, case: Case) -> Case:
+    """Return a case in which subgroups make some of the calls."""
+    everyone = range(case.overlay.size)
+    subgroups = [tuple(sorted(rng.sample(everyone, rng.randint(2, len(everyone))))) for _ in "12"]
+    calls = [*case.calls]
+    for place, call in enumerate(calls):
+        of = rng.choice(subgroups)
+        if not call.admits and call.source in (None, *of) and rng.random() < 0.6:
+            calls[place] = replace(call, of=of)
+    return replace(case, calls=(*calls,))
 
 
 def _overlay(rng: random.Random, size: int) -> Overlay:
@@ -507,10 +527,17 @@ async def _make_calls(
     under_way: list[asyncio.Task[None]] = []
     for number in range(first, min(case.leaves_after[site], len(case.calls))):
         call = case.calls[number]
+        if not call.is_made_by(site):
+            continue
         await asyncio.sleep(case.pauses_s[site][number])
         if call.admits:
             await asyncio.gather(*under_way)
-        task = asyncio.create_task(_call(case, group, life, number, ended))
+        try:
+            channel = 0 if call.of is None else await group.agent.subgroup(call.of)
+        except NetError as error:
+            ended[number] = _Ended(None, (), (), str(error), life)
+            break
+        task = asyncio.create_task(_call(case, group, life, number, ended, channel))
         under_way.append(task)
         await asyncio.sleep(0)
         if not call.at_once:
@@ -586,7 +613,12 @@ class _ManyPlans:
 
 
 async def _call(
-    case: Case, group: AsyncGroup, life: int, number: int, ended: dict[int, _Ended]
+    case: Case,
+    group: AsyncGroup,
+    life: int,
+    number: int,
+    ended: dict[int, _Ended],
+    channel: int,
 ) -> None:
     agent, site, call = group.agent, group.index, case.calls[number]
     try:
@@ -598,13 +630,14 @@ async def _call(
             ended[number] = _Ended((repr(told).encode(),), (), told.members, "", life)
             return
         if call.op is None:
-            gathered = await agent.gather(b"%d %d" % (site, number))
+            gathered = await agent.gather(b"%d %d" % (site, number), channel)
             ended[number] = _Ended(gathered.values, (), gathered.members, "", life)
             return
         buffer = contribution(case, site, number)
         terms = Terms(call.op, Wire.FLOAT32, call.elements, call.source)
-        more = case.asks_ahead
-        done = await group.exchange(Flat(buffer), terms, _weight(case, site), more=more)
+        done = await group.exchange(
+            Flat(buffer), terms, _weight(case, site), more=case.asks_ahead, channel=channel
+        )
         ended[number] = _Ended(buffer.copy(), done.contributions, done.members, "", life)
     except NetError as error:
         ended[number] = _Ended(None, (), (), str(error), life)
@@ -682,6 +715,7 @@ def _oracle(
         for site in ended
         if site not in lost and not case.is_late(site)
         for number in range(min(case.leaves_after[site], len(case.calls)))
+        if case.calls[number].is_made_by(site)
     )
     if not (have_ended and (" died " in outcome or "did not come back" in outcome)):
         yield from _early_end(case, lost, outcome)
@@ -696,8 +730,8 @@ def _oracle(
         came = {site: min(calls, default=len(case.calls)) for site, calls in ended.items()}
         there = [site for site in ended if number < case.leaves_after[site]]
         there = [site for site in there if not case.is_late(site) or came[site] <= number]
-        stayed = [site for site in there if site not in lost]
         gone = lost | {site for site in ended if site not in there}
+        stayed = [site for site in there if call.is_made_by(site) and site not in lost]
         here = {site: calls[number] for site, calls in ended.items() if number in calls}
         name = f"call {number} ({'gather' if call.op is None else call.op.name})"
         if not outcome:
@@ -751,8 +785,8 @@ def _oracle(
             # One that came late contributes nothing until it is in step, and always from then on.
             whose = {site for each in first.contributions for site in each.sites}
             silent = following - (whose or {*first.members})
-            due = [site for site in stayed if site not in silent]
-            if call.source is None:
+            due = [site for site in stayed if site not in silent or call.of]
+            if call.source is None and call.of is None:
                 following = silent
             yield from _exactness(case, number, call, first, due, outcome, name)
 
