@@ -220,6 +220,26 @@ def test_the_others_go_on_without_a_site_that_leaves_after_it_asked_ahead(
     assert run(*[program] * 3, service=service) == [0.5, 0.5, 1.0]
 
 
+def test_a_site_that_left_is_let_go_once_a_call_needs_it_and_not_as_one_is_asked_for_ahead() -> (
+    None
+):
+    """Until then what the others say to one another may take its lanes."""
+
+    async def program(group: AsyncGroup) -> float:
+        mean = await exchange(group)
+        if group.index == 2:
+            return mean
+        await asyncio.sleep(4 * CONTROL_S)
+        group.agent.ask_ahead(MEAN)
+        await asyncio.sleep(4 * CONTROL_S)
+        assert group.agent._collectives.plan.members == {0, 1, 2}
+        mean = await exchange(group)
+        assert group.agent._collectives.plan.members == {0, 1}
+        return mean
+
+    assert alike(3, program) == [0.5, 0.5, 1.0]
+
+
 def test_a_group_whose_sites_ask_for_one_more_and_leave_ends_in_good_order() -> None:
     async def program(group: AsyncGroup) -> float:
         return await exchange(group, more=True)

@@ -430,8 +430,8 @@ class Scheduler:
                 if site in run.sessions:
                     self._answered(self.channels.request(site, message))
             case AskAhead() if run.started_s is not None:
-                self._survivors.go_on_without_departed(message.channel)
-                if site in run.sessions:
+                # No site is let go for what may not be called: the others may need its lanes.
+                if not self._survivors.departed_of(message.channel):
                     self._answered(self.channels.ask_ahead(site, message))
             case Unfit() if run.started_s is not None:
                 self._outcomes.follow(self.channels.refuse(site, message))

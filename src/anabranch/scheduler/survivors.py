@@ -199,10 +199,13 @@ class Survivors:
         for channel in self._run.channels.books.awaiting(departed):
             self.go_on_without_departed(channel)
 
+    def departed_of(self, channel: int) -> frozenset[int]:
+        """Return the members of a channel that have left, and are not done without yet."""
+        return self._run.lives.departed & {*self._run.channels.books.members(channel)}
+
     def go_on_without_departed(self, channel: int) -> None:
         """Go on without sites that have left, as a member of their channel makes another call."""
-        run = self._run
-        departed = run.lives.departed & {*run.channels.books.members(channel)}
+        run, departed = self._run, self.departed_of(channel)
         if not departed or self._repairs is None:
             return
         names = ", ".join(map(run.name, sorted(departed)))
