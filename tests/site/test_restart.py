@@ -675,3 +675,26 @@ async def test_calls_fail_without_a_site_that_left_before_a_restart_where_too_fe
     with pytest.raises(ExchangeError, match=r"site 1 \(s1\) has left"):
         await asyncio.wait_for(call, 600.0)
     leaving.cancel()
+
+
+@pytest.mark.parametrize("gathers", [False, True])
+def test_calls_fail_without_a_site_that_left_and_is_not_there_after_a_restart(
+    gathers: bool,
+) -> None:
+    """It says nothing of its calls, and has not made the one that goes on."""
+
+    async def main() -> None:
+        group = await Restartable.begin(2)
+        leaving = asyncio.create_task(group.agents[1].leave())
+        await asyncio.sleep(0.1)
+        group.kill_scheduler()
+        group.part(1)
+        agent = group.agents[0]
+        call = asyncio.create_task(agent.gather(b"")) if gathers else calls_of([agent])[0]
+        await asyncio.sleep(1.0)
+        await group.start_scheduler()
+        with pytest.raises(ExchangeError, match=r"site 1 \(s1\) has left"):
+            await asyncio.wait_for(call, 600.0)
+        leaving.cancel()
+
+    run_virtually(main())

@@ -417,8 +417,8 @@ class ExchangeBook:
         """Go on from what members say of their calls, where what was known of them is lost.
 
         Args:
-            standings: what each member says; those that say nothing are to be lost next, but for
-                those that are unaware.
+            standings: what each member says. Those that say nothing are to be lost next, or have
+                left, but for those that are unaware: of them only calls that ended are known.
             failed: exchanges that have failed, and why.
             settled, gathered: exchanges and gatherings that have ended at some member: at all, but
                 for those that are told so.
@@ -427,8 +427,9 @@ class ExchangeBook:
         informed = standings.keys()
         standings = {**standings, **dict.fromkeys(unaware, _NOTHING_CALLED)}
         self._settled = frozenset(settled)
-        least = min((each.asked for each in standings.values()), default=0)
-        self.asked |= dict.fromkeys(self.members, least)
+        asked = [each.asked for each in standings.values()]
+        asked += [said.number - 1 for each in standings.values() for said in each.exchanges]
+        self.asked |= dict.fromkeys(self.members, min(asked, default=0))
         mixed = self.order.restore(standings)
         answers: list[Answer] = []
         for site, each in standings.items():

@@ -327,7 +327,8 @@ class Presence:
     def miss_absent(self) -> None:
         """Wait for sites that came back after a restart, and went again before the rest came."""
         for site, session in self._run.sessions.items():
-            if session.connection is None:
+            # One that is let go already has a session only to hear of that.
+            if session.connection is None and self._run.lives[site] != Stage.GONE:
                 self._miss(site, f"{self._run.name(site)} died {self._when(site)}", None)
 
     def _miss(self, site: int, why: str, connection: Connection | None) -> None:

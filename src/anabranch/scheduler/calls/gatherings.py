@@ -103,7 +103,7 @@ class Gatherings:
         """Take up what members say of their gatherings; return those that all have joined.
 
         Args:
-            standings: what each member says; those that say nothing are to be lost next.
+            standings: what each member says; see the book's ``restore`` on those that say nothing.
             ended: gatherings that have ended at some member, and end at all.
         """
         for site, each in standings.items():
@@ -116,8 +116,8 @@ class Gatherings:
                     if gathering.admits:
                         self._admissions.add(gathering.number)
         silent = {*self._members} - standings.keys()
+        least = min((self._heard[site] for site in standings), default=0)
         for counts in (self._latest, self._heard):
-            least = min((counts[site] for site in standings), default=0)
             counts |= dict.fromkeys(silent, least)
         joined = [each for each, said in self._values.items() if said.keys() >= {*self._members}]
         return [self.whole(number) for number in sorted(joined)]

@@ -137,13 +137,17 @@ class Order:
         """Take up the calls that members say they have made.
 
         Args:
-            standings: what each member says; those that say nothing are to be lost next.
+            standings: what each member says; see the book's ``restore`` on those that say nothing.
 
         Returns:
             The first calls that are of two kinds, if there are any.
         """
         made = {site: each.asked + each.gathered for site, each in standings.items()}
-        self._made |= dict.fromkeys(self._made, min(made.values(), default=0))
+        ended = [*made.values()]
+        for each in standings.values():
+            ended += [said.place - 1 for said in each.exchanges]
+            ended += [said.place - 1 for said in each.gatherings if said.number]
+        self._made |= dict.fromkeys(self._made, min(ended, default=0))
         self._made |= made
         mixed = None
         for site, each in standings.items():
