@@ -720,12 +720,15 @@ def _oracle(
     if not (have_ended and (" died " in outcome or "did not come back" in outcome)):
         yield from _early_end(case, lost, outcome)
     explained = {site for site in lost if _may_be_lost(case, site)}
-    if not outcome and len(explained) < case.overlay.size:
-        # Without those, some sites may not reach the others.
-        rest = plans.remainder(case.overlay, explained, case.out_of_reach)
-        for site in sorted(lost & {*rest.sites} - explained):
-            yield f"site {site} is lost, and none of the faults explains it"
     following = {site for site in range(case.overlay.size) if case.is_late(site)}
+    if not outcome and len(explained) < case.overlay.size:
+        # Without those, some sites may not reach the others; one that is not let in yet is no way.
+        rest = {*plans.remainder(case.overlay, explained, case.out_of_reach).sites}
+        if len(explained | following) < case.overlay.size:
+            without = plans.remainder(case.overlay, explained | following, case.out_of_reach)
+            rest &= following | {*without.sites}
+        for site in sorted(lost & rest - explained):
+            yield f"site {site} is lost, and none of the faults explains it"
     for number, call in enumerate(case.calls):
         came = {site: min(calls, default=len(case.calls)) for site, calls in ended.items()}
         there = [site for site in ended if number < case.leaves_after[site]]
