@@ -147,6 +147,11 @@ class Case:
         """The sites with which the group begins."""
         return [site for site in range(self.overlay.size) if not self.is_late(site)]
 
+    def leaves_early(self, site: int) -> bool:
+        """Return whether others may make calls after a site has left."""
+        has_last = bool(self.calls) and self.calls[-1].is_made_by(site)
+        return self.leaves_after[site] < len(self.calls) or not has_last
+
     def is_late(self, site: int) -> bool:
         """Return whether the group does not wait for a site."""
         return bool(self.comes_s) and self.comes_s[site] > 0
@@ -832,7 +837,7 @@ def _has_a_way_round(case: Case, site: int) -> bool:
     return any(
         case.overlay.link(site, other) is not None
         and other not in there | case.outbound_only
-        and case.leaves_after[other] == len(case.calls)
+        and not case.leaves_early(other)
         and not case.is_late(other)
         for other in range(case.overlay.size)
     )
@@ -840,7 +845,7 @@ def _has_a_way_round(case: Case, site: int) -> bool:
 
 def _early_end(case: Case, lost: set[int], outcome: str) -> Iterator[str]:
     """Yield why a group ended early, if it had no reason to."""
-    left = {site for site, calls in enumerate(case.leaves_after) if calls < len(case.calls)}
+    left = {site for site in range(case.overlay.size) if case.leaves_early(site)}
     late = {site for site in range(case.overlay.size) if case.is_late(site)}
     several = lost, lost | left, lost | late, lost | left | late
     away = {fault.site for fault in case.faults if fault.kind in ("kill", "unplug", "pause")}
