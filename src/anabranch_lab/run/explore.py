@@ -148,9 +148,9 @@ class Case:
         return [site for site in range(self.overlay.size) if not self.is_late(site)]
 
     def leaves_early(self, site: int) -> bool:
-        """Return whether others may make calls after a site has left."""
-        has_last = bool(self.calls) and self.calls[-1].is_made_by(site)
-        return self.leaves_after[site] < len(self.calls) or not has_last
+        """Return whether calls of others may go on after a site has left."""
+        makes_all = all(call.is_made_by(site) for call in self.calls)
+        return self.leaves_after[site] < len(self.calls) or not makes_all
 
     def is_late(self, site: int) -> bool:
         """Return whether the group does not wait for a site."""
