@@ -71,7 +71,7 @@ class Estimator(Protocol):
 class ChunkMeanEstimator:
     """The mean of size / (received - sent) over a few large chunks, then anew (NetStorm, eq. 14).
 
-    It takes latency, queues and clock errors for slowness: see `docs/design/awareness.md`. Chunks
+    It takes latency, queues and clock errors for slowness (`docs/mechanisms/awareness.md`). Chunks
     that seem to arrive before they left are passed over, since eq. 14 has no meaning for them.
 
     Args:

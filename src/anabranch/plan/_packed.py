@@ -46,7 +46,7 @@ from anabranch.plan._planner import CHUNK_ELEMENTS
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.intp]
 
-# Parts of a round of training are meant where not said otherwise; docs/design has the measurements.
+# Shares of a round of training unless a unit is given; docs/mechanisms has the measurements.
 _SHORT_FILL = 0.002  # what the least fill may take where the size of the buffer is not known
 _STEEP = 3  # power of the load in a price: at 1, busy ports are not spared enough
 _NEAR = 0.02  # above the bound, where we stop

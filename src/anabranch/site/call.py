@@ -1,7 +1,7 @@
 """One exchange at a site, from its grant until its result is here or every member holds it.
 
 Where results are to be settled, an exchange that loses something is interrupted, and completed by
-exchanges of what is missing (docs/design/repair.md). Its generation counts the interruptions.
+exchanges of what is missing (docs/mechanisms/repair.md). Its generation counts the interruptions.
 """
 
 from __future__ import annotations
