@@ -454,6 +454,7 @@ def test_the_dockerfile_is_one_and_copies_what_is_there() -> None:
             assert re.fullmatch(r'\["[^"]+"(, "[^"]+")*\]', rest)  # no shell between it and signals
         elif word == "RUN" and "pip install" in rest:
             assert "--no-cache-dir" in rest
+            assert "[metrics]" in rest  # kubernetes.yaml starts a scheduler with --metrics
     users = [rest for word, rest in parsed if word == "USER"]
     assert users
     assert users[-1] not in ("root", "0")

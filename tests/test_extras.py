@@ -1,4 +1,4 @@
-"""A site or a scheduler needs no library of the extra `lab`; a command that does says so."""
+"""What uses no extra runs without its libraries; a command that lacks one says what to install."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MODULES = {"scikit-learn": "sklearn"}
+MODULES = {"scikit-learn": "sklearn", "prometheus-client": "prometheus_client"}
+ADAPTERS = {"interop", "metrics"}
 # Tries to import what is named after `--`, where the libraries named before it cannot be.
 WITHOUT = """
 import sys
@@ -42,12 +43,12 @@ def extra(name: str) -> list[str]:
 
 
 def runtime() -> list[str]:
-    """Return the runtime's modules, but for those that adapt libraries of other extras."""
+    """Return the runtime's modules, but for those that are there for libraries of other extras."""
     source = ROOT / "src"
     names = []
     for file in sorted((source / "anabranch").rglob("*.py")):
         parts = file.relative_to(source).with_suffix("").parts
-        if "interop" not in parts and parts[-1] != "__main__":
+        if not ADAPTERS & set(parts) and parts[-1] != "__main__":
             names.append(".".join(part for part in parts if part != "__init__"))
     return names
 
@@ -58,8 +59,8 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_runtime_loads_without_the_libraries_of_the_lab() -> None:
-    done = run(WITHOUT, *extra("lab"), "--", *runtime())
+def test_the_runtime_loads_without_the_libraries_of_the_lab_and_of_metrics() -> None:
+    done = run(WITHOUT, *extra("lab"), *extra("metrics"), "--", *runtime())
     assert done.returncode == 0, done.stderr
 
 
@@ -76,3 +77,13 @@ def test_a_command_that_lacks_a_library_says_what_to_install(tmp_path: Path) -> 
     done = run(COMMAND, *extra("lab"), "--", "plan", str(graph))
     assert done.returncode == 2, done.stderr
     assert done.stderr.endswith("; pip install 'anabranch[lab]'\n"), done.stderr
+
+
+def test_a_scheduler_that_is_to_show_metrics_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ANABRANCH_TOKEN", "secret")
+    command = ("scheduler", "--sites", "a,b", "--metrics", "7701")
+    done = run(COMMAND, *extra("metrics"), "--", *command)
+    assert done.returncode == 2, done.stderr
+    assert "anabranch[metrics]" in done.stderr, done.stderr

@@ -78,7 +78,7 @@ def test_a_scheduler_is_asked_how_its_group_stands_and_says_it_where_no_terminal
         assert [line["event"] for line in said] == ["metrics", "waiting"]
         assert said[0]["address"].startswith("127.0.0.1:")
         with urllib.request.urlopen(f"http://{said[0]['address']}", timeout=10) as page:
-            assert 'anabranch_sites{state="awaited"} 2' in page.read().decode()
+            assert 'anabranch_sites{state="awaited"} 2.0' in page.read().decode()
 
         def take_part(name: str) -> None:
             with anabranch.join(address, name, token=TOKEN) as group:

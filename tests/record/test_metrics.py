@@ -6,46 +6,49 @@ import math
 import re
 
 from msgspec.structs import replace
+from prometheus_client.parser import text_string_to_metric_families
 
 from anabranch.record.metrics import exposition
-from anabranch.record.status import SiteStatus
+from anabranch.record.status import SiteStatus, Status
 
 from ..every import every
 from .test_status import RUNNING
 
-SAMPLE = re.compile(
-    r'anabranch_[a-z_]+(\{[a-z]+="([^"\\\n]|\\[\\"n])*"(,[a-z]+="([^"\\\n]|\\[\\"n])*")*\})? \S+'
-)
+Sample = tuple[str, frozenset[tuple[str, str]]]
 
 
-def test_every_line_is_a_comment_or_a_sample() -> None:
-    text = exposition(RUNNING)
-    assert text.endswith("\n")
-    for line in text.splitlines():
-        if not line.startswith(("# HELP anabranch_", "# TYPE anabranch_")):
-            assert SAMPLE.fullmatch(line), line
-            float(line.rpartition(" ")[2])
+def read(status: Status) -> dict[Sample, float]:
+    """Return the samples that Prometheus's own parser finds, by name and labels."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(exposition(status))
+        for sample in family.samples
+    }
+
+
+def of(name: str, **labels: str) -> Sample:
+    return f"anabranch_{name}", frozenset(labels.items())
 
 
 def test_figures_are_those_of_the_status() -> None:
-    lines = exposition(RUNNING).splitlines()
-    for line in (
-        "anabranch_running_seconds 120",
-        'anabranch_sites{state="member"} 2',
-        'anabranch_sites{state="lost"} 1',
-        'anabranch_sites{state="awaited"} 0',
-        'anabranch_site_awaited_seconds{site="austin"} 14',
-        'anabranch_site_loss{site="paris"} 0.25',
-        'anabranch_site_accuracy{site="paris"} 0.75',
-        "anabranch_exchanges_total 41",
-        "anabranch_exchanged_bytes_total 41000000",
-        "anabranch_incomplete_results_total 2",
-        "anabranch_plan_version 2",
-        "anabranch_link_rate_bits_per_second"
-        '{source="paris",target="austin",basis="measured"} 155000000',
-        'anabranch_link_latency_seconds{source="paris",target="austin"} 0.04',
+    found = read(RUNNING)
+    to_austin = {"source": "paris", "target": "austin"}
+    for sample, value in (
+        (of("running_seconds"), 120),
+        (of("sites", state="member"), 2),
+        (of("sites", state="lost"), 1),
+        (of("sites", state="awaited"), 0),
+        (of("site_awaited_seconds", site="austin"), 14),
+        (of("site_loss", site="paris"), 0.25),
+        (of("site_accuracy", site="paris"), 0.75),
+        (of("exchanges_total"), 41),
+        (of("exchanged_bytes_total"), 41_000_000),
+        (of("incomplete_results_total"), 2),
+        (of("plan_version"), 2),
+        (of("link_rate_bits_per_second", **to_austin, basis="measured"), 155_000_000),
+        (of("link_latency_seconds", **to_austin), 0.04),
     ):
-        assert line in lines
+        assert found[sample] == value
 
 
 def test_a_rate_that_is_only_assumed_is_no_sample() -> None:
@@ -56,9 +59,9 @@ def test_a_rate_that_is_only_assumed_is_no_sample() -> None:
 
 
 def test_names_cannot_end_their_quotes() -> None:
-    odd = replace(RUNNING, sites=(SiteStatus(name='a"} 1\n\\', state="member", loss=1.0),))
-    [line] = [each for each in exposition(odd).splitlines() if "site_loss{" in each]
-    assert line == r'anabranch_site_loss{site="a\"} 1\n\\"} 1'
+    name = 'a"} 1\n\\'
+    odd = replace(RUNNING, sites=(SiteStatus(name=name, state="member", loss=1.0),))
+    assert read(odd)[of("site_loss", site=name)] == 1
 
 
 def test_a_loss_that_is_no_number_is_said_as_prometheus_spells_it() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -121,7 +122,15 @@ def check_standby(standby: bool, journal: Path | None, listen: Address) -> None:
 
 
 def metrics_at(text: str) -> Address:
-    """Return where metrics are to be found: on this machine, unless asked otherwise."""
+    """Return where metrics are to be found: on this machine, unless asked otherwise.
+
+    Raises:
+        typer.BadParameter: that is no address, or prometheus-client is not installed.
+    """
+    if find_spec("prometheus_client") is None:
+        raise typer.BadParameter(
+            "--metrics needs the package prometheus-client; pip install 'anabranch[metrics]'"
+        )
     try:
         return parse(f"127.0.0.1:{text}" if text.isdigit() else text)
     except ValueError as error:
