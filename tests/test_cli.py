@@ -18,6 +18,7 @@ import pytest
 
 from anabranch._typed_toml import tag_of
 from anabranch.cli import main
+from anabranch.group import serve as serve_module
 from anabranch.group.service import Service
 from anabranch.overlay import (
     Link,
@@ -404,6 +405,7 @@ def test_a_group_that_gossips_has_no_journal(tmp_path: Path) -> None:
         (["--standby"], "--standby needs --journal"),
         (["--standby", "--journal", "j"], "--listen 127.0.0.1:0: with --standby give a port"),
         (["--journal", "j", "--on-loss", "abort"], "--journal is not for a group with --on-loss"),
+        (["--away", "600"], "--away 600: without --journal FILE a scheduler that is started again"),
         (["--on-error", "retry"], "--on-error retry: give lose or abort"),
         (["--model-mb", "1"], "--model-mb is for --pace"),
         (["--updates", "5"], "--updates is for --pace"),
@@ -423,6 +425,19 @@ def test_a_scheduler_names_the_option_that_does_not_go_with_others(
     done = anabranch("scheduler", "--sites", "a,b", *options)
     assert done.returncode == 2
     assert named in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_sites_wait_for_a_scheduler_that_is_gone_as_long_as_an_option_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[Service] = []
+    monkeypatch.setattr(serve_module, "serve", lambda service, process: served.append(service))
+    monkeypatch.setenv("ANABRANCH_TOKEN", "t")
+    given = ["scheduler", "--sites", "a,b", "--journal", str(tmp_path / "journal")]
+    for options in ([], ["--away", "600"]):
+        done = anabranch(*given, *options)
+        assert done.returncode == 0, done.stderr
+    assert [each.away_s for each in served] == [60.0, 600.0]
 
 
 @pytest.mark.parametrize(

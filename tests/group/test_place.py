@@ -45,6 +45,23 @@ def test_without_any_a_site_is_found_where_it_reaches_the_scheduler() -> None:
     assert (place.tls, place.insecure) == (None, False)
 
 
+def test_a_variable_says_that_a_site_takes_no_connections() -> None:
+    behind_nat = {**OURS, "ANABRANCH_OUTBOUND_ONLY": "1"}
+    place = find(behind_nat, site="paris")
+    assert (place.outbound_only, place.host, place.port, place.advertise) == (True, None, 0, None)
+    assert not find(OURS, site="paris").outbound_only
+    elsewhere = {**OURS, "ANABRANCH_HOST": "0.0.0.0", "ANABRANCH_ADVERTISE": "a.example.org"}
+    place = find(elsewhere, site="paris", outbound_only=True)  # an argument goes before them
+    assert (place.outbound_only, place.host, place.advertise) == (True, None, None)
+
+
+@pytest.mark.parametrize("said", ["HOST", "PORT", "ADVERTISE"])
+def test_a_site_that_takes_no_connections_has_no_variable_that_says_where(said: str) -> None:
+    environment = {**OURS, "ANABRANCH_OUTBOUND_ONLY": "1", f"ANABRANCH_{said}": "7702"}
+    with pytest.raises(ValueError, match=r"ANABRANCH_OUTBOUND_ONLY is set.*set no.*ANABRANCH_HOST"):
+        find(environment, site="paris")
+
+
 @pytest.mark.parametrize("variable", ["SLURM_PROCID", "JOB_COMPLETION_INDEX"])
 def test_a_site_is_named_by_its_place_in_the_list(variable: str) -> None:
     environment = {**OURS, **NAMES, variable: "1"}

@@ -134,6 +134,14 @@ def scheduler(
     ] = None,
     journal: JournalOption = None,
     standby: StandbyOption = False,
+    away: Annotated[
+        float | None,
+        typer.Option(
+            help="With --journal: seconds that sites of a group wait for a scheduler that is gone "
+            "to be started again, at least; 60 if not given.",
+            min=0.1,
+        ),
+    ] = None,
     stillness: Annotated[
         float,
         typer.Option(
@@ -181,10 +189,12 @@ def scheduler(
             silence_s=silence,
             stillness_s=stillness,
         )
+        if away is not None:
+            service = replace(service, away_s=away)
     else:
         said = (overlay, sites, route, measure, keep_plan, links_bps, pace, model_mb)
-        usual = updates, on_loss, on_error, least_sites, begin_with, silence, stillness
-        if any(said) or usual != (1, "complete", "lose", 2, None, None, STILLNESS_S):
+        usual = updates, on_loss, on_error, least_sites, begin_with, silence, away, stillness
+        if any(said) or usual != (1, "complete", "lose", 2, None, None, None, STILLNESS_S):
             raise typer.BadParameter(
                 f"--group {group}: the file says it all; leave the options out that it has keys for"
             )
@@ -196,6 +206,11 @@ def scheduler(
     if begin_with is not None and begin_with > service.overlay.size:
         raise typer.BadParameter(
             f"{asked} {begin_with}: the overlay has {service.overlay.size} sites"
+        )
+    if away is not None and journal is None:
+        raise typer.BadParameter(
+            f"--away {away:g}: without --journal FILE a scheduler that is started again does not "
+            "find its group"
         )
     if journal is not None and not service.repairs:
         raise typer.BadParameter("--journal is not for a group with --on-loss abort or --pace")

@@ -1039,7 +1039,8 @@ def join(
         advertise: the host, by name or number, at which others reach it; ``$ANABRANCH_ADVERTISE``
             if not given, or where all addresses are taken ``$SLURMD_NODENAME``, or ``host``.
         outbound_only: no other site can connect to this one, as behind NAT: it makes all
-            connections itself, and they carry data both ways. Instead of the three above.
+            connections itself, and they carry data both ways. Instead of the three above; or
+            ``$ANABRANCH_OUTBOUND_ONLY`` is 1.
         tls: the folder of this site's certificate and key, as ``anabranch certs`` makes them; then
             all traffic is encrypted, and every other process proves by its own who it is.
             ``$ANABRANCH_TLS`` if not given.
@@ -1061,18 +1062,15 @@ def join(
     Usable as ``with anabranch.join(...) as group:``, which leaves at the end, and tells the other
     sites by name what went wrong if an exception leaves the block.
     """
-    if outbound_only and (host, port, advertise) != (None, None, None):
-        raise ValueError(
-            "outbound_only: this site takes no connections, so give no host, port or advertise"
-        )
     place = find_place(
         os.environ,
         scheduler=scheduler,
         site=site,
         token=token,
-        host="127.0.0.1" if outbound_only else host,  # whatever the environment says
+        host=host,
         port=port,
-        advertise="127.0.0.1" if outbound_only else advertise,
+        advertise=advertise,
+        outbound_only=outbound_only,
         tls=None if tls is None else str(tls),
         insecure=insecure,
     )
@@ -1081,7 +1079,6 @@ def join(
     say = partial(_log.warning, "%s: %s", place.site)
     return join_at(
         place,
-        outbound_only,
         patience_s,
         say=say,
         on_nan=on_nan,
@@ -1092,7 +1089,6 @@ def join(
 
 def join_at(
     place: Place,
-    outbound_only: bool = False,
     patience_s: float = 60.0,
     gives_up: Callable[[], str | None] | None = None,
     say: Callable[[str], None] | None = None,
@@ -1104,7 +1100,7 @@ def join_at(
 
     Args:
         place: where, and as what.
-        outbound_only, patience_s: see there.
+        patience_s: see there.
         gives_up: is called every half second while others are waited for, in a thread of its own;
             what it returns, unless None, is why this site waits no longer.
         say: called with a line where the scheduler, or the others, take long; None for none.
@@ -1143,8 +1139,8 @@ def join_at(
     if place.tls is not None:
         credentials = Credentials(Path(place.tls), identity_of(place.site))
         credentials.check()
-    listen = None if outbound_only else (host, place.port)
-    shown = None if outbound_only else place.advertise
+    listen = None if place.outbound_only else (host, place.port)
+    shown = None if place.outbound_only else place.advertise
     door = Door(where, place.site, place.token, listen, shown, patience_s, gives_up, say)
     member = Member(door, credentials)
     return Group(member, 0, member.first_members, on_nan, hints, on_unlike)

@@ -19,6 +19,7 @@ TOKEN_VARIABLE = "ANABRANCH_TOKEN"
 HOST_VARIABLE = "ANABRANCH_HOST"
 PORT_VARIABLE = "ANABRANCH_PORT"
 ADVERTISE_VARIABLE = "ANABRANCH_ADVERTISE"
+OUTBOUND_ONLY_VARIABLE = "ANABRANCH_OUTBOUND_ONLY"
 TLS_VARIABLE = "ANABRANCH_TLS"
 INSECURE_VARIABLE = "ANABRANCH_INSECURE"
 
@@ -38,6 +39,7 @@ class Place:
         host: where it takes connections; None for the address from which it reaches the scheduler.
         port: likewise; 0 takes a free one.
         advertise: where others reach it; None for ``host``.
+        outbound_only: whether no other site can connect to this one; then none of the three above.
         tls: the folder of its certificate; None for none.
         insecure: whether addresses off this machine are allowed without.
     """
@@ -48,6 +50,7 @@ class Place:
     host: str | None = None
     port: int = 0
     advertise: str | None = None
+    outbound_only: bool = False
     tls: str | None = None
     insecure: bool = False
 
@@ -61,6 +64,7 @@ def find(
     host: str | None = None,
     port: int | None = None,
     advertise: str | None = None,
+    outbound_only: bool = False,
     tls: str | None = None,
     insecure: bool = False,
 ) -> Place:
@@ -68,10 +72,12 @@ def find(
 
     Args:
         environment: the process's variables.
-        scheduler, site, token, host, port, advertise, tls, insecure: what was given; see ``Place``.
+        scheduler, site, token, host, port, advertise, outbound_only, tls, insecure: what was
+            given; see ``Place``.
 
     Raises:
-        ValueError: something is missing or no such thing, and how to give it.
+        ValueError: something is missing or no such thing, and how to give it; or a site that takes
+            no connections says where it takes them.
 
     >>> under_slurm = {"SLURM_PROCID": "1", "SLURMD_NODENAME": "node7"}
     >>> ours = {"ANABRANCH_SITES": "paris,austin", "ANABRANCH_HOST": "0.0.0.0"}
@@ -83,8 +89,24 @@ def find(
     def said(variable: str) -> str | None:
         return environment.get(variable) or None  # an empty one is as good as none
 
-    own_host = host or said(HOST_VARIABLE)
-    own_advertise = advertise or said(ADVERTISE_VARIABLE)
+    own_host, own_port, own_advertise = host, port, advertise
+    if outbound_only:
+        # An argument goes before a variable: what these three say is not asked for.
+        if (host, port, advertise) != (None, None, None):
+            raise ValueError(
+                "outbound_only: this site takes no connections, so give no host, port or advertise"
+            )
+    else:
+        own_host = host or said(HOST_VARIABLE)
+        own_port = _port(said(PORT_VARIABLE)) if port is None else port
+        own_advertise = advertise or said(ADVERTISE_VARIABLE)
+        outbound_only = flag(environment, OUTBOUND_ONLY_VARIABLE)
+        if outbound_only and (own_host or own_port or own_advertise):
+            raise ValueError(
+                f"${OUTBOUND_ONLY_VARIABLE} is set: this site takes no connections, so set no "
+                f"${HOST_VARIABLE}, ${PORT_VARIABLE} or ${ADVERTISE_VARIABLE}, and give no host, "
+                "port or advertise"
+            )
     if own_advertise is None and own_host is not None and is_wildcard(own_host):
         own_advertise = said(NODE_VARIABLE)
     return Place(
@@ -92,8 +114,9 @@ def find(
         site=site or said(SITE_VARIABLE) or _by_index(environment),
         token=_given(token, environment, TOKEN_VARIABLE, "token", "the group's shared secret"),
         host=own_host,
-        port=_port(said(PORT_VARIABLE)) if port is None else port,
+        port=own_port or 0,
         advertise=own_advertise,
+        outbound_only=outbound_only,
         tls=tls or said(TLS_VARIABLE),
         insecure=insecure or flag(environment, INSECURE_VARIABLE),
     )
