@@ -203,7 +203,7 @@ def variables(name: str, instance: str) -> dict[str, str]:
 
 def program_of_the_docs() -> str:
     """Return the example of local steps, as a program for each site."""
-    text = (ROOT / "docs" / "group.md").read_text("utf-8")
+    text = (ROOT / "docs" / "local-steps.md").read_text("utf-8")
     examples = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     (example,) = [each for each in examples if "group.average(" in each]
     train, found, _ = example.partition("with anabranch.local(2)")

@@ -80,14 +80,54 @@ def test_each_cell_of_the_ways_in_is_filled_and_its_test_is_there() -> None:
     assert len(rows) > 20
     assert {len(row) for row in rows} == {3}
     assert every(cell.strip() for row in rows for cell in row)
-    named = re.findall(r"`(tests/\S+\.py)::(\w+)`", text)
-    assert len(named) > 20
-    missing = [
+    assert len(named_tests(text)) > 20
+    assert not missing_tests(text)
+
+
+def named_tests(text: str) -> list[tuple[str, str]]:
+    """Return the tests that a page names: each one's file and function."""
+    return re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
+
+
+def missing_tests(text: str) -> list[str]:
+    """Return the tests that a page names and that are not there."""
+    return [
         f"{path}::{test}"
-        for path, test in named
-        if not re.search(rf"^def {test}\(", (ROOT / path).read_text(), re.MULTILINE)
+        for path, test in named_tests(text)
+        if not (ROOT / path).exists()
+        or not re.search(rf"^(async )?def {test}\(", (ROOT / path).read_text(), re.MULTILINE)
     ]
-    assert not missing
+
+
+def test_each_promise_of_the_contract_on_faults_names_tests_that_are_there() -> None:
+    text = (ROOT / "docs" / "faults.md").read_text()
+    rows = [line[1:-1].split("|") for line in text.splitlines() if line.startswith("| ")]
+    promises = [row for row in rows if row[0].strip() not in ("fault", "---")]
+    assert len(promises) > 60
+    assert {len(row) for row in promises} == {4}
+    assert [row[0] for row in promises if not named_tests(row[3])] == []
+    assert not missing_tests(text)
+
+
+def test_a_test_that_is_not_there_is_missed() -> None:
+    assert missing_tests("`tests/test_docs.py::test_none` and `tests/none.py::test_one`") == [
+        "tests/test_docs.py::test_none",
+        "tests/none.py::test_one",
+    ]
+    assert not missing_tests("`tests/test_docs.py::test_a_test_that_is_not_there_is_missed`")
+
+
+MECHANISMS = sorted(
+    page for page in ROOT.glob("docs/mechanisms/*.md") if page.name != "dependencies.md"
+)
+
+
+@pytest.mark.parametrize("page", MECHANISMS, ids=lambda page: page.name)
+def test_a_mechanism_is_told_on_150_lines_of_120_characters(page: Path) -> None:
+    lines = page.read_text("utf-8").splitlines()
+    assert len(lines) <= 150
+    prose = [line for line in lines if not line.startswith("|")]  # a table's row cannot be broken
+    assert [line for line in prose if len(line) > 120] == []
 
 
 def test_anchors_are_those_of_github(tmp_path: Path) -> None:

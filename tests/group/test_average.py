@@ -575,7 +575,7 @@ def test_a_state_of_other_averages_is_refused() -> None:
 
 
 def test_the_example_of_the_docs_runs() -> None:
-    text = (ROOT / "docs/group.md").read_text("utf-8")
+    text = (ROOT / "docs/local-steps.md").read_text("utf-8")
     examples = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     (example,) = [each for each in examples if "group.average(" in each]
     told: dict[str, Any] = {}

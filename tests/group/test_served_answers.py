@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -202,3 +204,14 @@ def test_answers_that_do_not_go_together_are_refused(given: dict[str, Any], said
     service = anabranch.Service(OVERLAY, awareness=None, **given)
     with pytest.raises(ValueError, match=said), anabranch.local(service):
         pass
+
+
+def test_the_example_of_the_docs_runs() -> None:
+    text = (Path(__file__).parents[2] / "docs/served.md").read_text("utf-8")
+    (example,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    told: dict[str, Any] = {}
+    exec(example, told)
+    first, *others = told["models"]
+    assert others
+    assert every(torch.equal(first, each) for each in others)
+    assert (first - 1).abs().max() < 0.1

@@ -337,6 +337,22 @@ async def test_the_journal_is_written_seldom() -> None:
 
 
 @virtually
+async def test_a_journal_that_cannot_be_written_ends_the_group_by_its_name() -> None:
+    group = await Restartable.begin(3)
+    await means_of(calls_of(group.agents))
+
+    def save(data: bytes) -> None:
+        raise LogError("the journal run.journal cannot be written: database or disk is full")
+
+    group.journal.save = save  # type: ignore[method-assign]
+    group.network.kill(2)
+    ended = await asyncio.gather(*calls_of(group.agents[:2]), return_exceptions=True)
+    for each in ended:
+        assert isinstance(each, RunAborted)
+        assert "the journal run.journal cannot be written: database or disk is full" in str(each)
+
+
+@virtually
 async def test_a_journal_of_another_overlay_is_refused() -> None:
     group = await Restartable.begin(2)
     other = await Restartable.begin(3)
