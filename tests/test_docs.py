@@ -207,6 +207,33 @@ def test_a_table_is_made_of_the_rows_of_its_json(tmp_path: Path) -> None:
     assert tables.rendered(made, tmp_path) == made
 
 
+def test_a_table_of_a_benchmark_has_the_columns_that_its_comment_names(tmp_path: Path) -> None:
+    document = {
+        "machine": {"cpu": "a CPU", "cores": 2, "load_average": [7.2, 1, 1], "real_time": True},
+        "rows": {
+            "star": {"round_s": {"median": 12.345, "all": [12.345]}, "share": 0.0987},
+            "packed": {"round_s": {"median": 2.0, "all": [1.5, 2.0, 1234.5]}},
+            "other": {"failed": "it ended with 1"},
+        },
+        "results": [{"route": "fapt", "after": {"s": 0.001234}}],
+    }
+    (tmp_path / "toy.json").write_text(json.dumps(document))
+    made = tables.rendered(
+        "<!-- from toy.json, rows: route; s = round_s; of the limit = share % -->\n<!-- end -->\n",
+        tmp_path,
+    )
+    assert (
+        "| route | s | of the limit |\n| --- | --- | --- |\n| star | 12.3 | 9.87 % |\n"
+        "| packed | 2 (1.50 to 1,234) |  |\n| other | failed | failed |\n"
+    ) in made
+    assert "([JSON](toy.json): a CPU, 2 cores, load average 7, at real-time priority)" in made
+    assert tables.rendered(made, tmp_path) == made
+    made = tables.rendered(
+        "<!-- from toy.json, results: route = route; s = after.s -->\n<!-- end -->\n", tmp_path
+    )
+    assert "| route | s |\n| --- | --- |\n| fapt | 0.00123 |\n" in made
+
+
 def test_a_table_that_waits_for_its_json_stays_until_the_file_is_there(tmp_path: Path) -> None:
     text = "<!-- to come from toy.json -->\n\nOlder.\n\n| old |\n\n<!-- end -->\n"
     assert tables.rendered(text, tmp_path) == text
