@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -31,6 +32,9 @@ from anabranch.scheduler.watching import UNWATCHED, Watching, watched
 
 _NAMED_FIRST_S = 0.5
 _LOOK_S = 0.2  # at a journal that another scheduler has
+# As of a program that the signal ends. With 0, what started this process would take the group for
+# ended, and start no scheduler again: Kubernetes ends a node's pods by this signal.
+_TERMINATED = 128 + signal.SIGTERM
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,7 @@ def serve(service: Service, process: Process, program: Program | None = None) ->
     Raises:
         RunAborted: the run ended early; says who or what caused it.
         LogError: the log cannot be created, or the journal not be used.
+        SystemExit: it was told to terminate, and leaves its sites to the next.
     """
     gc.freeze()  # what is there now stays: no collection need look through it
     log_path, say = process.log, process.say
@@ -193,7 +198,8 @@ async def _serve(
             _forget(journal)
         raise
     except Abandoned:
-        pass
+        process.say(Line("terminated", "terminated: the group waits for a scheduler to follow"))
+        sys.exit(_TERMINATED)
     else:
         _forget(journal)
     finally:
