@@ -104,7 +104,7 @@ def test_the_wheel_names_every_package_that_is_imported(built: Path, package: st
                 imported.add(node.module.partition(".")[0])
     homes = packages_distributions()
     for module in imported - sys.stdlib_module_names - {*PACKAGES}:
-        homes_of = {each.lower() for each in homes.get(module, [module])}
+        homes_of = {each.lower().replace("_", "-") for each in homes.get(module, [module])}
         assert homes_of & named, f"{module} is imported, and pyproject.toml does not name it"
 
 
