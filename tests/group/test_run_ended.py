@@ -291,15 +291,19 @@ def test_a_group_ends_at_what_was_told_of_before_its_first_call(on_loss: Any) ->
     assert found[0] <= 2
 
 
-def test_a_served_model_ends_at_a_target_and_not_after_rounds() -> None:
+@pytest.mark.parametrize("is_pushed", [False, True])
+def test_a_served_model_ends_at_a_target_and_not_after_rounds(is_pushed: bool) -> None:
     def live(group: Group) -> int:
         model = torch.nn.Linear(1, 1)
         group.serve(model.parameters(), learning_rate=0.1)
         pushed = 0
         while group.pull():
-            group.push(torch.zeros_like(each) for each in model.parameters())
             pushed += 1
-            group.report_loss(1.0 / pushed)
+            loss = 1.0 / pushed
+            gradients = (torch.zeros_like(each) for each in model.parameters())
+            group.push(gradients, loss=loss if is_pushed else None)
+            if not is_pushed:
+                group.report_loss(loss)
         assert group.is_over
         return pushed
 

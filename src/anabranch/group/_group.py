@@ -909,7 +909,7 @@ class Group:
             gradients: float32, in the order of the parameters that are served; copied.
             samples: of its batch, for paces that tune batches.
             weight: what the update counts, > 0.
-            loss: of its batch, for merge rules that weigh by it.
+            loss: of its batch; for the log, a stop rule's target, and merge rules that weigh by it.
 
         Raises:
             ValueError: gradients, samples or a weight that cannot be; says which.

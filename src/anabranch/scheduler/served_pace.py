@@ -154,7 +154,7 @@ class ServedPace:
         seconds = message.compute_s
         if message.samples < 0 or not 0 <= seconds <= LONGEST_S:
             raise MalformedMessage(f"{message.samples} samples computed in {seconds} s")
-        loss = message.loss if self.book.merge.asks_loss else None
+        loss = message.loss
         if loss is not None and not math.isfinite(loss):
             raise MalformedMessage(f"a loss of {loss}")
         now_s = self._run.since_start_s()

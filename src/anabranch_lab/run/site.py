@@ -24,6 +24,7 @@ from anabranch.group.async_group import AsyncGroup, Door, Hears, Ports, join
 from anabranch.group.gossip import GossipRun, gossips_of, weight_in_mean
 from anabranch.group.hand_over import Offer
 from anabranch.learn.work import State, averaged_elements, check_finite
+from anabranch.merge import AnyMerge
 from anabranch.net.addresses import ListenAt
 from anabranch.net.errors import EndedWithout, LeftOut, LinkError, PeerError, RunAborted
 from anabranch.net.messages import Welcome
@@ -344,7 +345,7 @@ async def _ready(
         evaluator,
         len(workers),
         own_share,
-        scenario.merge.weighs_data,
+        scenario.merge,
         scenario.clients,
         scenario.seed,
         steps,
@@ -393,7 +394,7 @@ class _Site:
     evaluator: int  # one site evaluates, since the model is the same everywhere
     workers: int  # how many compute
     share: float  # what its gradient weighs beside others'; 1 on the mean
-    weighs_data: bool
+    merge: AnyMerge
     clients: Clients | None  # that it stands for, one at a time
     seed: int
     steps: LocalWork | None  # where sites make steps of their own between averages
@@ -834,7 +835,7 @@ async def _permitted(site: _Site) -> None:
         client, share = permission.client, site.share
         if client is not None:
             by_data = await site.off_the_loop(partial(site.assigned.stand_for, client, update))
-            share = by_data if site.weighs_data else 1.0
+            share = by_data if site.merge.weighs_data else 1.0
         passing = agent.unless_abandoned(permission)
         step = await site.local_step(update - 1, samples, passing, client)
         if client is not None:
@@ -844,7 +845,8 @@ async def _permitted(site: _Site) -> None:
         usual = site.assigned.samples
         weight = share * (samples / usual if usual else 1.0)
         buffer = site.assigned.pushed()
-        if agent.push(permission, buffer, weight, samples, step.compute_s, step.loss):
+        loss = step.loss if site.merge.asks_loss else None  # the log has it with the step
+        if agent.push(permission, buffer, weight, samples, step.compute_s, loss):
             site.stepped(update, step)
     if site.index == min(agent.last_receivers, default=None) and site.assigned.learns:
         await site.evaluate(update)
