@@ -24,6 +24,7 @@ from anabranch.record.events import (
     GroupsFormed,
     RoundDone,
     RunStarted,
+    SiteJoined,
     SiteLost,
     UpdateApplied,
 )
@@ -132,15 +133,17 @@ class Running:
         self.started.append(process)
         return process
 
-    def await_event(self, kind: type[Event], site: int | None = None) -> None:
-        """Wait until the log has an event of a kind, of a site if one is given."""
-        found = False
-        while not found:
+    def await_events(self, *kinds: type[Event], site: int | None = None) -> None:
+        """Wait until the log has an event of each kind, in this order, of a site if one is given."""
+        waited_for, seen = [*kinds], 0
+        while waited_for:
             assert self.scheduler.poll() is None, "the scheduler has ended"
             time.sleep(0.05)
             with suppress(LogError):  # the scheduler is just creating it
-                events = [event for _, event in read_events(self._log) if isinstance(event, kind)]
-                found = any(site in (None, getattr(event, "site", None)) for event in events)
+                for number, event in [*read_events(self._log, seen)]:
+                    seen, of = number, getattr(event, "site", None)
+                    if waited_for and isinstance(event, waited_for[0]) and site in (None, of):
+                        waited_for.pop(0)
 
     def site(self, script: Path, name: str, **more: str) -> Forked:
         return self._start(str(script), name, ANABRANCH_SITE=name, **more)
@@ -167,7 +170,7 @@ def test_workers_of_a_served_model_are_killed_and_started_again(tmp_path: Path) 
     file.write_text(text.replace("updates = 200 ", "updates = 800 "))
     with running(file, tmp_path / "run.db") as group:
         *others, killed = (group.site(script, name) for name in names)
-        group.await_event(UpdateApplied, len(names) - 1)
+        group.await_events(UpdateApplied, site=len(names) - 1)
         assert killed.poll() is None
         killed.kill()
         sites = [*others, group.site(script, names[-1])]
@@ -181,12 +184,16 @@ def test_workers_of_a_served_model_are_killed_and_started_again(tmp_path: Path) 
 def test_a_forest_outlives_the_root_of_a_tree_which_is_killed_and_comes_back(
     tmp_path: Path,
 ) -> None:
-    script, log = EXAMPLES / "served.py", tmp_path / "run.db"
+    script, log, enough = tmp_path / "served.py", tmp_path / "run.db", tmp_path / "enough"
+    # However long a start takes: the run ends once the returned site's update is in the log.
+    text, said_loss = (EXAMPLES / "served.py").read_text(), "loss=loss.item()"
+    assert text.count(said_loss) == 1
+    known = f"loss=float(not pathlib.Path({str(enough)!r}).exists())"
+    script.write_text("import pathlib\n" + text.replace(said_loss, known))
     text = (EXAMPLES / "forest.toml").read_text()
-    assert text.count("updates = 200 ") == 1  # here as many as are made in time
+    assert text.count("updates = 200 ") == 1
     file = tmp_path / "forest.toml"
-    # On a busy machine a site that is started again takes half a minute.
-    file.write_text(text.replace("updates = 200 ", "updates = 100_000 ") + "[stop]\nafter_s = 45\n")
+    file.write_text(text.replace("updates = 200 ", "updates = 1_000_000 ") + "[stop]\nloss = 0.5\n")
     service = load(file)
     names = [site.name for site in service.overlay.sites]
     [group_of_all] = service.first_plan().groups
@@ -194,10 +201,12 @@ def test_a_forest_outlives_the_root_of_a_tree_which_is_killed_and_comes_back(
     root = group_of_all.plan.trees[0].up.index(server)  # the one that sends to the server
     with running(file, log) as group:
         sites = [group.site(script, name) for name in names]
-        group.await_event(UpdateApplied, root)
+        group.await_events(UpdateApplied, site=root)
         assert sites[root].poll() is None
         sites[root].kill()
         sites[root] = group.site(script, names[root])
+        group.await_events(SiteLost, SiteJoined, UpdateApplied, site=root)
+        enough.touch()
         said = [each.communicate(timeout=90) for each in sites]
         assert every(re.search(r"\d+ updates, largest batch \d+, loss", out) for out, _ in said), (
             said
@@ -209,7 +218,6 @@ def test_a_forest_outlives_the_root_of_a_tree_which_is_killed_and_comes_back(
     assert any(isinstance(event, GroupsFormed) for event in happened)
     applied = [e for e in happened if isinstance(e, UpdateApplied)]
     assert {event.site for event in applied} == {*range(len(names))} - {server}
-    assert max(event.at_s for event in applied if event.site == root) > lost.at_s + 1.0  # back
 
 
 @pytest.mark.slow
@@ -219,7 +227,7 @@ def test_sites_gossip_on_without_a_killed_one_and_end_with_one_model(tmp_path: P
     with running(EXAMPLES / "gossip.toml", tmp_path / "run.db") as group:
         others = [group.site(script, name, STEPS="2000") for name in names[:-1]]
         killed = group.site(script, names[-1], STEPS="1000000000")
-        group.await_event(RunStarted)
+        group.await_events(RunStarted)
         assert killed.poll() is None
         killed.kill()
         killed.wait()
@@ -246,7 +254,7 @@ def test_a_loop_trains_as_netstorm_pro_and_outlives_a_killed_site(tmp_path: Path
     names = [site.name for site in load(file).overlay.sites]
     with running(file, log) as group:
         *others, killed = (group.site(script, name, STEPS="1000") for name in names)
-        group.await_event(RoundDone, len(names) - 1)
+        group.await_events(RoundDone, site=len(names) - 1)
         assert killed.poll() is None
         killed.kill()
         sites = [*others, group.site(script, names[-1], STEPS="1000")]

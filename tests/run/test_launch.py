@@ -533,9 +533,11 @@ def test_six_processes_train_through_outages_and_a_partition_that_heals_as_simul
 def test_a_process_that_sleeps_now_and_then_is_waited_for(
     scenario: Callable[..., Path], tmp_path: Path
 ) -> None:
-    path = scenario(rounds=300)
+    path = scenario(rounds=100_000)
+    text = path.read_text()
+    assert text.count("rounds = 100000") == 1
     path.write_text(
-        path.read_text()
+        text.replace("rounds = 100000", "rounds = 100000, after_s = 4.0")
         + '[[fault]]\nkind = "sleep"\nsite = "site1"\nawake_s = 0.3\nasleep_s = 0.7\n'
         'distribution = "fixed"\nuntil_s = 3.0\n'
     )
@@ -543,9 +545,11 @@ def test_a_process_that_sleeps_now_and_then_is_waited_for(
     run_locally(path, 0, OVERLAY, log)
     run = summarise(event for _, event in read_events(log))
     assert run.error is None
-    assert len(run.rounds) == 300
+    assert run.rounds
     assert run.checksums_agree
-    assert [each.detail for each in run.faults] == ["sleep of site1 for 0.7 s"] * 6
+    begins, ends = ([each for each in run.faults if each.over == over] for over in (False, True))
+    assert len(begins) == len(ends) >= 1  # three, where the run begins and goes on at once
+    assert {each.detail for each in run.faults} == {"sleep of site1 for 0.7 s"}
     assert max(done.seconds for done in run.rounds) > 0.5  # it really stood still
 
 
