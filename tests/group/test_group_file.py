@@ -134,7 +134,7 @@ class Running:
         return process
 
     def await_events(self, *kinds: type[Event], site: int | None = None) -> None:
-        """Wait until the log has an event of each kind, in this order, of a site if one is given."""
+        """Wait until the log has an event of each kind, in this order, of a site if given."""
         waited_for, seen = [*kinds], 0
         while waited_for:
             assert self.scheduler.poll() is None, "the scheduler has ended"
