@@ -10,11 +10,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import runpy
+import select
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing.reduction import DupFd
+from threading import Thread
 from typing import IO, Any
 
 # One process forks for all tests of a worker: what the first that starts it asks for, it imports.
@@ -133,13 +137,15 @@ class _Command:
         self, arguments: Sequence[str], environment: Mapping[str, str], streams: Sequence[int]
     ) -> None:
         self._arguments, self._environment = [*arguments], dict(environment)
-        self._folder = os.getcwd()
+        self._folder, self._tests = os.getcwd(), os.getpid()
         self._streams: Sequence[Any] = streams
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_streams": [DupFd(each) for each in self._streams]}
 
     def __call__(self) -> None:
+        # Else what pytest leaves when it is killed runs on: in a session of its own, and for ever.
+        Thread(target=_end_after, args=(self._tests,), daemon=True).start()
         for number, stream in enumerate(self._streams):
             os.dup2(stream.detach(), number)
         sys.stdin = os.fdopen(0)
@@ -155,3 +161,10 @@ class _Command:
         else:
             sys.argv = self._arguments
             runpy.run_path(head, run_name="__main__")
+
+
+def _end_after(pid: int) -> None:
+    """Kill this process when another ends."""
+    with suppress(ProcessLookupError):
+        select.select([os.pidfd_open(pid)], [], [])
+    os.kill(os.getpid(), signal.SIGKILL)
