@@ -5,9 +5,12 @@ import sys
 
 from anabranch import overlay
 
+from ..every import every
+
 
 def test_exported_names_are_sorted_and_real():
     assert overlay.__all__ == sorted(overlay.__all__)
+    assert every(hasattr(overlay, name) for name in overlay.__all__)
     public = {name for name in vars(overlay) if not name.startswith("_")}
     assert public == set(overlay.__all__)
 
