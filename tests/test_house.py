@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -43,7 +45,8 @@ def files() -> Iterator[tuple[str, Path]]:
         yield "papers", file
 
 
-def imported() -> set[tuple[str, str]]:
+@cache
+def imported() -> frozenset[tuple[str, str]]:
     """Return every pair (room, room it imports from), wherever in a file the import stands."""
     found = set()
     for room, file in files():
@@ -54,7 +57,7 @@ def imported() -> set[tuple[str, str]]:
             elif isinstance(node, ast.ImportFrom) and node.module:
                 modules = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
             found |= {(room, to) for to in map(room_of, modules) if to and to != room}
-    return found
+    return frozenset(found)
 
 
 def drawn() -> set[tuple[str, str]]:
@@ -138,30 +141,33 @@ def test_no_file_of_a_site_imports_the_scheduler() -> None:
 
 
 def test_a_scheduler_is_put_together_in_one_place() -> None:
-    assert callers_of("Scheduler") == ["group/service.py"]
+    assert callers()["Scheduler"] == ["group/service.py"]
 
 
 def test_a_site_starts_in_one_place() -> None:
-    assert callers_of("SiteAgent") == ["group/async_group.py"]
+    assert callers()["SiteAgent"] == ["group/async_group.py"]
     for part in ("Transport", "ServedModel"):
-        assert callers_of(part) == ["group/_settings.py"]
-    assert callers_of("Meter") == ["site/meter.py"]
-    assert callers_of("Gossips") == ["group/gossip.py"]
-    assert callers_of("Settings") == ["group/service.py"]
+        assert callers()[part] == ["group/_settings.py"]
+    assert callers()["Meter"] == ["site/meter.py"]
+    assert callers()["Gossips"] == ["group/gossip.py"]
+    assert callers()["Settings"] == ["group/service.py"]
 
 
 def test_a_run_is_served_to_its_end_in_one_place() -> None:
-    assert callers_of("watched") == ["group/serve.py"]
+    assert callers()["watched"] == ["group/serve.py"]
 
 
-def callers_of(name: str) -> list[str]:
-    """Return the files that call something of this name, once for each call."""
-    return [
-        file.relative_to(SOURCE.parent).as_posix().removeprefix("anabranch/")
-        for _, file in files()
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == name
-    ]
+@cache
+def callers() -> dict[str, list[str]]:
+    """Return the files that call something of a name, once for each call, by the name."""
+    found = defaultdict(list)
+    for _, file in files():
+        place = file.relative_to(ROOT).as_posix().removeprefix("src/anabranch/")
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+                called = node.func
+                found[called.id if isinstance(called, ast.Name) else called.attr].append(place)
+    return found
 
 
 def imports_of(file: Path) -> list[tuple[str, set[str]]]:
