@@ -25,8 +25,8 @@ if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ENOUGH_BYT
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes depends on what the other worker does meanwhile.
-settings.register_profile("anabranch", deadline=None)
+# How long an example takes depends on what the other worker does meanwhile. Each run draws others.
+settings.register_profile("anabranch", deadline=None, max_examples=50)
 settings.load_profile("anabranch")
 
 
