@@ -79,6 +79,18 @@ def test_a_command_that_lacks_a_library_says_what_to_install(tmp_path: Path) -> 
     assert done.stderr.endswith("; pip install 'anabranch[lab]'\n"), done.stderr
 
 
+@pytest.mark.parametrize(("library", "name"), [("sklearn", "digits-fapt"), ("plotly", "routes")])
+def test_a_run_that_lacks_a_library_says_so_before_it_runs(
+    library: str, name: str, tmp_path: Path
+) -> None:
+    scenario = ROOT / "examples" / "scenarios" / f"{name}.toml"
+    out = tmp_path / "out"
+    done = run(COMMAND, library, "--", "simulate", str(scenario), "--out", str(out))
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.endswith("; pip install 'anabranch[lab]'\n"), done.stderr
+    assert not out.exists()
+
+
 def test_a_scheduler_that_is_to_show_metrics_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from importlib.resources import as_file, files
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from time import monotonic
@@ -176,7 +177,15 @@ def twin(
 
 
 def new_folder(out: Path, stem: str) -> Path:
-    """Return a folder that is not there yet, named after what runs and the present second."""
+    """Return a folder for logs and a report, not there yet, named after what runs and the time.
+
+    Raises:
+        LogError: ``out`` is a file.
+        ModuleNotFoundError: the report could not be written once the runs are over.
+    """
+    for library in ("plotly", "jinja2"):
+        if find_spec(library) is None:
+            raise ModuleNotFoundError(f"No module named {library!r}", name=library)
     if out.exists() and not out.is_dir():
         raise LogError(f"--out {out} is no folder; name one, or a new one")
     stamp = f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"

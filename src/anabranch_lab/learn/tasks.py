@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import distribution
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -324,12 +324,14 @@ def _digits_table() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.generic]]:
 
     Its own reader costs a second of imports in every process of a run, so its file is read here.
     """
-    sklearn = distribution("scikit-learn").locate_file("sklearn")
-    file = Path(str(sklearn), "datasets", "data", "digits.csv.gz")
-    if file.exists():
-        table = np.loadtxt(file, delimiter=",")
-        return table[:, :-1], table[:, -1]
-    from sklearn.datasets import load_digits  # a release that keeps the file elsewhere
+    sklearn = find_spec("sklearn")
+    if sklearn is not None and sklearn.origin is not None:
+        file = Path(sklearn.origin).parent / "datasets" / "data" / "digits.csv.gz"
+        if file.exists():
+            table = np.loadtxt(file, delimiter=",")
+            return table[:, :-1], table[:, -1]
+    # A release that keeps the file elsewhere; without any, this says what is missing.
+    from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
     return images, labels
