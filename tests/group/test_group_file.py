@@ -173,6 +173,7 @@ def test_workers_of_a_served_model_are_killed_and_started_again(tmp_path: Path) 
         group.await_events(UpdateApplied, site=len(names) - 1)
         assert killed.poll() is None
         killed.kill()
+        group.await_events(SiteLost)  # its name is free from then on
         sites = [*others, group.site(script, names[-1])]
         said = [each.communicate(timeout=90) for each in sites]
         assert every(re.search(r"\d+ updates, largest batch \d+, loss", out) for out, _ in said)
@@ -204,6 +205,7 @@ def test_a_forest_outlives_the_root_of_a_tree_which_is_killed_and_comes_back(
         group.await_events(UpdateApplied, site=root)
         assert sites[root].poll() is None
         sites[root].kill()
+        group.await_events(SiteLost, site=root)  # its name is free from then on
         sites[root] = group.site(script, names[root])
         group.await_events(SiteLost, SiteJoined, UpdateApplied, site=root)
         enough.touch()
@@ -257,6 +259,7 @@ def test_a_loop_trains_as_netstorm_pro_and_outlives_a_killed_site(tmp_path: Path
         group.await_events(RoundDone, site=len(names) - 1)
         assert killed.poll() is None
         killed.kill()
+        group.await_events(SiteLost)  # its name is free from then on
         sites = [*others, group.site(script, names[-1], STEPS="1000")]
         said = [each.communicate(timeout=120)[0] for each in sites]
         assert every(f"{name}: 1000 steps" in out for name, out in zip(names, said, strict=True))
