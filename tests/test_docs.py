@@ -117,6 +117,17 @@ def test_a_test_that_is_not_there_is_missed() -> None:
     assert not missing_tests("`tests/test_docs.py::test_a_test_that_is_not_there_is_missed`")
 
 
+def test_the_first_hour_reads_at_most_2500_lines() -> None:
+    text = (ROOT / "docs" / "first-hour.md").read_text()
+    stops = re.findall(r"^\| `(\S+)` \| (\d+) \|$", text, re.MULTILINE)
+    lines = {path: len((ROOT / path).read_text().splitlines()) for path, _ in stops}
+    assert len(lines) == len(stops) >= 10
+    assert sum(lines.values()) <= 2500
+    assert {p: (lines[p], n) for p, n in stops if abs(lines[p] - int(n)) > 0.2 * lines[p]} == {}
+    assert text.count("*Question.*") == len(stops)
+    assert [path for path, _ in stops if f"\n`{path}`" not in text] == []
+
+
 MECHANISMS = sorted(
     page for page in ROOT.glob("docs/mechanisms/*.md") if page.name != "dependencies.md"
 )
