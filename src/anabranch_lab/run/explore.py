@@ -847,10 +847,10 @@ def _early_end(case: Case, lost: set[int], outcome: str) -> Iterator[str]:
     """Yield why a group ended early, if it had no reason to."""
     left = {site for site in range(case.overlay.size) if case.leaves_early(site)}
     late = {site for site in range(case.overlay.size) if case.is_late(site)}
-    several = lost, lost | left, lost | late, lost | left | late
+    several = [lost, lost | left, lost | late, lost | left | late]
     away = {fault.site for fault in case.faults if fault.kind in ("kill", "unplug", "pause")}
     if "left and its connection broke" in outcome:  # it is gone, and not lost
-        several = *several, lost | left | late | away
+        several.append(lost | left | late | away)
     if "no site came back" in outcome and away | left | late == {*range(case.overlay.size)}:
         return
     if outcome and not any(_may_be_apart(case, gone) for gone in several):
