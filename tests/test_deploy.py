@@ -1,4 +1,4 @@
-"""The files of examples/deploy: each is well formed, and starts what is there.
+"""The files of examples/deploy: each is well formed, starts what is there, and starts it again.
 
 No cluster is needed: what Slurm and Kubernetes do, which is to start processes with some variables
 set, is done here.
@@ -7,18 +7,22 @@ set, is done here.
 from __future__ import annotations
 
 import configparser
+import fnmatch
 import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import stat
 import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +30,8 @@ import kubernetes_validate
 import pytest
 import typer
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from anabranch_lab.cli import app
 
@@ -52,31 +58,82 @@ def assert_command(arguments: list[str]) -> None:
     sub.make_context(arguments[0], arguments[1:], parent=context).close()
 
 
-@contextmanager
-def processes(commands: Mapping[str, tuple[list[str], dict[str, str]]]) -> Iterator[dict[str, str]]:
-    """Run commands, each with its environment, to their ends; yields what each has printed."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("ANABRANCH_", "SLURM"))}
-    running = {
-        name: subprocess.Popen(
-            command,
-            env={**clean, "OMP_NUM_THREADS": "1", **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for name, (command, environment) in commands.items()
-    }
+PACED = """
+import runpy, sys, time
+from pathlib import Path
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+again, hurry = Path({folder!r}, "again"), Path({folder!r}, "hurry")
+
+def wait(*of_a_step):
+    if not hurry.exists():
+        time.sleep({pace_s})
+
+if not again.exists():  # a process that joins again has to catch up
+    register_optimizer_step_post_hook(wait)
+runpy.run_path({program!r}, run_name="__main__")
+"""
+
+
+class Paced:
+    """A program whose steps take long until a test has killed and seen all that it is to.
+
+    So no test ends before its faults, nor trains for long after them, however fast the machine is.
+
+    Args:
+        folder: for files.
+        program: the example.
+        pace_s: how long a step takes at least, seconds.
+    """
+
+    def __init__(self, folder: Path, program: Path, pace_s: float = 0.3) -> None:
+        self._folder = folder
+        self.path = folder / f"paced_{program.name}"
+        text = PACED.format(folder=str(folder), program=str(program), pace_s=pace_s)
+        self.path.write_text(text, "utf-8")
+
+    def faults(self) -> None:
+        """Processes that start from now on have to catch up."""
+        (self._folder / "again").touch()
+
+    def hurry(self) -> None:
+        """Make all further steps at once."""
+        (self._folder / "hurry").touch()
+
+
+def descendants(pid: int) -> list[int]:
+    """Return a process's children, theirs, and so on, also those with sessions of their own."""
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, path.read_text().split()):
+                found += [child, *descendants(child)]
+    return found
+
+
+def kill_all(pid: int, number: int = signal.SIGKILL) -> None:
+    """Do what ends a container: a signal to a process, and the end of all that it has started."""
+    others = descendants(pid)
+    for each in (pid, *others):
+        with suppress(ProcessLookupError):
+            os.kill(each, number)
+
+
+def command_of(pid: int) -> list[str]:
+    """Return the command line of a process; nothing where it is gone."""
     try:
-        printed = {}
-        for name, process in running.items():
-            out, err = process.communicate(timeout=90)
-            assert process.returncode == 0, f"{name}: {err}"
-            printed[name] = out
-        yield printed
-    finally:
-        for process in running.values():
-            process.kill()
-            process.communicate()
+        return Path(f"/proc/{pid}/cmdline").read_text("utf-8").split("\0")
+    except OSError:
+        return []
+
+
+def told(pid: int) -> dict[str, str]:
+    """Return the environment of a process; none where it is gone."""
+    try:
+        pairs = Path(f"/proc/{pid}/environ").read_text("utf-8").split("\0")
+    except OSError:
+        return {}
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
 class Supervisor:
@@ -96,13 +153,13 @@ class Supervisor:
     def start(self, name: str, command: list[str], environment: Mapping[str, str]) -> None:
         """Start a program, and start it again until it ends well."""
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("ANABRANCH_", "SLURM"))}
-        told = {**clean, "OMP_NUM_THREADS": "1", **environment}
+        variables = {**clean, "OMP_NUM_THREADS": "1", **environment}
         self.ended[name], self.codes[name] = threading.Event(), []
 
         def keep_running() -> None:
             while not self._is_over:
                 with (self.folder / name).open("ab") as output:
-                    process = subprocess.Popen(command, env=told, stdout=output, stderr=output)
+                    process = subprocess.Popen(command, env=variables, stdout=output, stderr=output)
                 self._running[name] = process
                 self.codes[name].append(process.wait())
                 if self.codes[name][-1] == 0:
@@ -112,9 +169,13 @@ class Supervisor:
 
         threading.Thread(target=keep_running, daemon=True).start()
 
-    def kill(self, name: str) -> None:
-        """Kill a program's present process."""
-        self._running[name].kill()
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        """End a program's present process, and those that it has started."""
+        kill_all(self.pid(name), number)
+
+    def pid(self, name: str) -> int:
+        """Return a program's present process."""
+        return self._running[name].pid
 
     def said(self, name: str) -> str:
         """Return what a program has printed so far, in all its processes."""
@@ -136,7 +197,7 @@ class Supervisor:
         """End all programs."""
         self._is_over = True
         for process in self._running.values():
-            process.kill()
+            kill_all(process.pid)
             process.wait()
 
 
@@ -201,6 +262,23 @@ def variables(name: str, instance: str) -> dict[str, str]:
     return dict(each.split("=", 1) for each in shlex.split(text))
 
 
+def site_file() -> dict[str, str]:
+    """Return what a site's unit says is in its machine's file of variables."""
+    text = (DEPLOY / "anabranch-site@.service").read_text("utf-8")
+    return dict(re.findall(r"^#     (ANABRANCH_\w+)=(.*)$", text, re.MULTILINE))
+
+
+def test_the_page_has_the_variables_of_the_units_and_of_no_other_port() -> None:
+    page = (ROOT / "docs" / "deploy.md").read_text("utf-8")
+    found = dict(re.findall(r"^(ANABRANCH_\w+)=(.*)$", page, re.MULTILINE))
+    assert found.keys() == site_file().keys()
+    assert found["ANABRANCH_PORT"] == site_file()["ANABRANCH_PORT"]
+    assert found["ANABRANCH_SCHEDULER"] == site_file()["ANABRANCH_SCHEDULER"]
+    listens = unit("anabranch-scheduler.service")["Service"]["ExecStart"]
+    assert f":{found['ANABRANCH_SCHEDULER'].partition(':')[2]} " in listens
+    assert unit("anabranch-site@.service")["Service"]["EnvironmentFile"] in page
+
+
 def program_of_the_docs() -> str:
     """Return the example of local steps, as a program for each site."""
     text = (ROOT / "docs" / "local-steps.md").read_text("utf-8")
@@ -209,7 +287,7 @@ def program_of_the_docs() -> str:
     train, found, _ = example.partition("with anabranch.local(2)")
     assert found
     assert train.count("average.begun < 10:") == 1
-    longer = train.replace("average.begun < 10:", "average.begun < 2000:")
+    longer = train.replace("average.begun < 10:", "average.begun < 1000:")
     return f"""{longer}
 with anabranch.join() as group:
     weights = train(group).tolist()
@@ -245,27 +323,32 @@ def test_a_site_and_the_scheduler_that_are_killed_are_started_again_and_go_on(
     )
     _, script = shlex.split(unit("anabranch-site@.service")["Service"]["ExecStart"])
     assert Path(script).name == "train.py"
-    path = DEPLOY / "train.py"
+    paced = Paced(tmp_path, DEPLOY / "train.py")
     if program == "local steps":
         path = tmp_path / "local_steps.py"
         path.write_text(program_of_the_docs(), "utf-8")
+        paced = Paced(tmp_path, path, pace_s=0.01)
     for site in sites:
         environment = {
             **variables("anabranch-site@.service", site),
+            **site_file(),
             "ANABRANCH_PORT": "0",
             "ANABRANCH_TLS": str(certificates),
             "ANABRANCH_TOKEN": "secret",
             "ANABRANCH_SCHEDULER": f"127.0.0.1:{port}",
             "ANABRANCH_ADVERTISE": "127.0.0.1",
-            "STEPS": "5000",
+            "STEPS": "1000",
         }
-        supervisor.start(site, [sys.executable, str(path)], environment)
+        supervisor.start(site, [sys.executable, str(paced.path)], environment)
     supervisor.await_said("scheduler", "exchanges=[1-9]")
+    paced.faults()
     for times, lost in enumerate(("tokyo", "paris"), 1):  # the last of the overlay, and the first
         supervisor.kill(lost)
         # Until then a scheduler that was started again would let it join once more.
         supervisor.await_said("scheduler", "event=in_step", times)
     supervisor.kill("scheduler")
+    supervisor.await_said("scheduler", "event=restarted")
+    paced.hurry()
     ends = [supervisor.ended[name].wait(400) for name in (*sites, "scheduler")]
     assert every(ends), supervisor.everything()
     assert supervisor.codes == {
@@ -284,17 +367,26 @@ def test_a_site_and_the_scheduler_that_are_killed_are_started_again_and_go_on(
 # --- Slurm
 
 
+def batch() -> str:
+    return (DEPLOY / "train.sbatch").read_text("utf-8")
+
+
 def test_the_batch_script_is_one_of_bash() -> None:
     subprocess.run(["bash", "-n", str(DEPLOY / "train.sbatch")], check=True, timeout=30)
-    text = (DEPLOY / "train.sbatch").read_text("utf-8")
-    [line] = re.findall(r"^anabranch (.*(?:\\\n.*)*) &$", text, re.MULTILINE)
+    [line] = re.findall(r"^ *anabranch (.*\\\n.*) \|\| status", batch(), re.MULTILINE)
     assert_command(shlex.split(line.replace("\\\n", " ").replace("$ANABRANCH_SCHEDULER", "h:7700")))
-    assert "\n#SBATCH" not in text.partition("set -euo")[2]  # Slurm reads none after a command
+    head, _, commands = batch().partition("set -euo")
+    assert "\n#SBATCH" not in commands  # Slurm reads none after a command
+    assert re.search(r"^#SBATCH --gres=gpu:\d+$", head, re.MULTILINE)
+    assert "SLURM_GPUS_ON_NODE" in commands
 
 
 SRUN = """#!/bin/bash
 # What srun does, as far as the script needs it: a process for each task, told which it is.
-[ "$1" = --kill-on-bad-exit=0 ] && shift
+while [[ $1 == --* ]]; do
+  [[ $1 == --no-kill || $1 == --kill-on-bad-exit=0 ]] || exit 1
+  shift
+done
 for ((task = 0; task < SLURM_NTASKS; task++)); do
   SLURM_PROCID=$task SLURMD_NODENAME=localhost "$@" &
   tasks+=($!)
@@ -304,84 +396,127 @@ for task in "${tasks[@]}"; do wait "$task" || exit 1; done
 
 
 @pytest.mark.slow
-def test_tasks_of_slurm_find_their_scheduler_and_train(tmp_path: Path) -> None:
+@pytest.mark.timeout(300)
+def test_slurm_trains_with_two_ranks_a_site_and_a_rank_and_the_scheduler_are_started_again(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "srun").write_text(SRUN)
-    for name, module in (("anabranch", "-m anabranch"), ("python", "")):
-        (programs / name).write_text(f'#!/bin/bash\nexec "{sys.executable}" {module} "$@"\n')
+    for name, module in (("anabranch", "anabranch"), ("torchrun", "torch.distributed.run")):
+        (programs / name).write_text(f'#!/bin/bash\nexec "{sys.executable}" -m {module} "$@"\n')
     for program in programs.iterdir():
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    paced = Paced(tmp_path, DEPLOY / "train_gpus.py", pace_s=0.5)
     environment = {
         "PATH": f"{programs}:{os.environ['PATH']}",
         "SLURM_NTASKS": "2",
         "SLURM_JOB_ID": "17",
         "SLURMD_NODENAME": "localhost",
+        "SLURM_GPUS_ON_NODE": "2",
+        "SLURM_CPUS_PER_TASK": "1",
         "PORT": str(free_port()),
-        "STEPS": "20",
-        "TRAIN": str(DEPLOY / "train.py"),
+        "STEPS": "400",
+        "TRAIN": str(paced.path),
     }
-    text = (DEPLOY / "train.sbatch").read_text("utf-8")
-    assert text.count("--insecure \\\n") == 1
-    batch = tmp_path / "train.sbatch"  # however busy this machine is, no site is to seem lost
-    batch.write_text(text.replace("--insecure \\\n", "--insecure --silence 30 \\\n"), "utf-8")
-    script = f'cd "{tmp_path}" && exec bash "{batch}"'
-    with processes({"batch": (["bash", "-c", script], environment)}) as printed:
-        assert sorted(re.findall(r"(site\d): 20 steps with 2 sites", printed["batch"])) == [
-            "site0",
-            "site1",
-        ]
-    assert (tmp_path / "anabranch-17.db").exists()
+    assert batch().count("--insecure \\\n") == 1
+    # However busy this machine is, no site is to seem lost. One of two that is left goes on.
+    options = "--insecure --silence 30 --least-sites 1 --progress-every 0.5 \\\n"
+    script = tmp_path / "train.sbatch"
+    script.write_text(batch().replace("--insecure \\\n", options), "utf-8")
+    command = f'cd "{tmp_path}" && exec bash "{script}"'
+    supervisor.start("batch", ["bash", "-c", command], environment)
+    supervisor.await_said("batch", "exchanges=[1-9]")
+    paced.faults()
+    in_batch = descendants(supervisor.pid("batch"))
+    [scheduler] = [each for each in in_batch if "anabranch scheduler" in " ".join(command_of(each))]
+    ranks = {each: told(each) for each in in_batch}
+    # A rank that is not in the group; torchrun then ends the other one of this site, too.
+    [rank] = [
+        each
+        for each, variables in ranks.items()
+        if (variables.get("SLURM_PROCID"), variables.get("RANK")) == ("1", "1")
+    ]
+    os.kill(rank, signal.SIGKILL)
+    supervisor.await_said("batch", "event=in_step")
+    os.kill(scheduler, signal.SIGKILL)
+    supervisor.await_said("batch", "event=restarted")
+    paced.hurry()
+    assert supervisor.ended["batch"].wait(200), supervisor.everything()
+    assert supervisor.codes == {"batch": [0]}, supervisor.everything()
+    ends = r"(site\d): 400 steps with 2 sites, this one of 2 ranks on \w+"
+    assert sorted(re.findall(ends, supervisor.said("batch"))) == ["site0", "site1"]
+    assert len(list(tmp_path.glob("anabranch-17-0*.db"))) == 2  # of the scheduler's two processes
 
 
 # --- Kubernetes
 
-
-def objects() -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text("utf-8")))
+MANIFESTS = "kubernetes-scheduler.yaml", "kubernetes-site.yaml"
 
 
-def job(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a Job's spec and its container."""
-    [spec] = [each["spec"] for each in objects() if each["metadata"]["name"] == name != "anabranch"]
-    [container] = spec["template"]["spec"]["containers"]
-    return spec, container
+def objects(name: str, site: str = "paris") -> list[dict[str, Any]]:
+    """Return a file's objects, for a site as its first lines say how."""
+    text = (DEPLOY / name).read_text("utf-8")
+    return list(yaml.safe_load_all(text.replace("paris", site)))
+
+
+def only(kind: str, name: str, site: str = "paris") -> dict[str, Any]:
+    """Return a file's one object of a kind."""
+    [found] = [each for each in objects(name, site) if each["kind"] == kind]
+    return found
+
+
+def pod(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what a Job's pod is made from, and its container."""
+    template = only("Job", name)["spec"]["template"]
+    [container] = template["spec"]["containers"]
+    return template, container
 
 
 @pytest.mark.parametrize("release", ["1.28", kubernetes_validate.latest_version()])
 def test_objects_have_the_form_that_kubernetes_asks_for(release: str) -> None:
-    found = objects()
-    assert [each["kind"] for each in found] == ["ConfigMap", "Service", "Job", "Job"]
-    for each in found:
+    scheduler, site = map(objects, MANIFESTS)
+    assert [each["kind"] for each in scheduler] == ["Service", "PersistentVolumeClaim", "Job"]
+    assert [each["kind"] for each in site] == ["ConfigMap", "Service", "Job"]
+    for each in (*scheduler, *site):
         kubernetes_validate.validate(each, release, strict=True)
-    found[3]["spec"]["template"]["spec"]["contaners"] = []
+    site[2]["spec"]["template"]["spec"]["contaners"] = []
     with pytest.raises(kubernetes_validate.ValidationError, match="'contaners' was unexpected"):
-        kubernetes_validate.validate(found[3], release, strict=True)
+        kubernetes_validate.validate(site[2], release, strict=True)
 
 
 def test_the_objects_of_kubernetes_fit_one_another() -> None:
-    settings, service, *_ = objects()
-    scheduler_spec, scheduler_container = job("anabranch-scheduler")
-    train_spec, _ = job("train")
-    names = settings["data"]["ANABRANCH_SITES"].split(",")
-    assert train_spec["completionMode"] == "Indexed"
-    assert train_spec["completions"] == train_spec["parallelism"] == len(names)
-    host, _, port = settings["data"]["ANABRANCH_SCHEDULER"].partition(":")
-    pod = scheduler_spec["template"]["spec"]
-    assert service["spec"]["clusterIP"] == "None"  # headless
-    assert host == f"{pod['hostname']}.{pod['subdomain']}"
-    assert pod["subdomain"] == service["metadata"]["name"]
-    labels = scheduler_spec["template"]["metadata"]["labels"]
-    assert service["spec"]["selector"].items() <= labels.items()
-    ports = {each["containerPort"] for each in scheduler_container["ports"]}
-    assert ports == {each["port"] for each in service["spec"]["ports"]} >= {int(port)}
-    for spec in (scheduler_spec, train_spec):
-        pod = spec["template"]["spec"]
-        [container] = pod["containers"]
+    settings = only("ConfigMap", "kubernetes-site.yaml")["data"]
+    for name in MANIFESTS:
+        template, container = pod(name)
+        service = only("Service", name)["spec"]
+        assert service["selector"].items() <= template["metadata"]["labels"].items()
+        open_ports = {each["containerPort"] for each in container["ports"]}
+        assert open_ports >= {each["port"] for each in service["ports"]}
         mounts = {each["name"] for each in container["volumeMounts"]}
-        assert mounts == {each["name"] for each in pod["volumes"]}
-        assert pod["restartPolicy"] in ("OnFailure", "Never")  # a Job's choice
-    assert_command([expand(each, settings["data"]) for each in scheduler_container["args"]])
+        assert mounts == {each["name"] for each in template["spec"]["volumes"]}
+        assert template["spec"]["restartPolicy"] in ("OnFailure", "Never")  # a Job's choice
+        # A secret has what this one process needs, and no other's key.
+        identity = "scheduler" if "scheduler" in name else "site-paris"
+        head = (DEPLOY / name).read_text("utf-8").partition("apiVersion")[0]
+        given = re.findall(r"--from-file=certs/(\S+)", head)
+        assert given == ["ca.pem", f"{identity}.pem", f"{identity}.key"]
+    template, container = pod("kubernetes-scheduler.yaml")
+    assert_command(container["args"])
+    [sites] = [each for each in container["args"] if each.startswith("--sites=")]
+    assert settings["ANABRANCH_SITE"] in sites.removeprefix("--sites=").split(",")
+    # The journal is where another node finds it.
+    [state] = [each for each in template["spec"]["volumes"] if each["name"] == "state"]
+    claim = only("PersistentVolumeClaim", "kubernetes-scheduler.yaml")["metadata"]["name"]
+    assert state["persistentVolumeClaim"]["claimName"] == claim
+    [place] = [each["mountPath"] for each in container["volumeMounts"] if each["name"] == "state"]
+    assert f"--journal={place}/journal" in container["args"]
+    ports = {each["port"] for each in only("Service", "kubernetes-scheduler.yaml")["spec"]["ports"]}
+    assert ports == {int(settings["ANABRANCH_SCHEDULER"].partition(":")[2])}  # and no metrics
+    ports = {each["port"] for each in only("Service", "kubernetes-site.yaml")["spec"]["ports"]}
+    assert ports == {int(settings["ANABRANCH_PORT"])}
+    _, site = pod("kubernetes-site.yaml")
+    assert str(site["resources"]["limits"]["nvidia.com/gpu"]) == settings["RANKS"]
 
 
 def expand(text: str, environment: Mapping[str, str]) -> str:
@@ -390,38 +525,60 @@ def expand(text: str, environment: Mapping[str, str]) -> str:
 
 
 @pytest.mark.slow
-def test_pods_find_their_scheduler_and_train(tmp_path: Path) -> None:
-    settings = objects()[0]["data"]
-    port, (_, scheduler), (_, site) = free_port(), job("anabranch-scheduler"), job("train")
-    environment = {
-        **settings,
-        # Of these machines: names with certificates, addresses, and where files are mounted.
-        "ANABRANCH_SITES": "a,b",
-        "ANABRANCH_SCHEDULER": f"127.0.0.1:{port}",
-        "ANABRANCH_TLS": str(CERTIFICATES),
-        "ANABRANCH_TOKEN": "secret",
-        "STEPS": "20",
+@pytest.mark.timeout(300)
+def test_a_site_s_pod_and_the_scheduler_s_are_ended_and_others_take_their_places(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    port, sites = free_port(), ("a", "b")
+    for identity in ("scheduler", *(f"site-{each}" for each in sites)):  # a secret each
+        (tmp_path / identity).mkdir()
+        for file in ("ca.pem", f"{identity}.pem", f"{identity}.key"):
+            shutil.copy(CERTIFICATES / file, tmp_path / identity)
+    moved = {
+        "--sites=paris,austin,tokyo": "--sites=a,b",
+        "0.0.0.0:7700": f"127.0.0.1:{port}",
+        "0.0.0.0:7701": "0",
+        "/etc/anabranch": str(tmp_path / "scheduler"),
+        "/var/lib/anabranch": str(tmp_path),
     }
-    arguments = [expand(each, environment) for each in scheduler["args"]]
-    moved = {":7700": f":{port}", ":7701": ":0", "/var/lib/anabranch": str(tmp_path)}
+    arguments = "\n".join(pod("kubernetes-scheduler.yaml")[1]["args"])
     for was, becomes in moved.items():
-        arguments = [each.replace(was, becomes) for each in arguments]
-    [advertise] = site["env"]
-    assert advertise["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
-    program, script = site["command"]
-    assert (program, Path(script).name) == ("python", "train.py")
-    commands = {
-        f"train-{index}": (
-            [sys.executable, str(DEPLOY / "train.py")],
-            {**environment, advertise["name"]: "127.0.0.1", "JOB_COMPLETION_INDEX": str(index)},
-        )
-        for index in range(2)
-    }
-    arguments.append("--silence=30")  # however busy this machine is, no site is to seem lost
-    commands["scheduler"] = ([sys.executable, "-m", "anabranch", *arguments], environment)
-    with processes(commands) as printed:
-        assert printed["train-0"].startswith("a: 20 steps with 2 sites")
-        assert printed["train-1"].startswith("b: 20 steps with 2 sites")
+        assert was in arguments
+        arguments = arguments.replace(was, becomes)
+    # However busy this machine is, no site is to seem lost. One of two that is left goes on.
+    command = [sys.executable, "-m", "anabranch", *arguments.splitlines(), "--progress-every=0.5"]
+    token = {"ANABRANCH_TOKEN": "secret"}
+    supervisor.start("scheduler", [*command, "--silence=30", "--least-sites=1"], token)
+    paced = Paced(tmp_path, DEPLOY / "train_gpus.py", pace_s=0.5)
+    for site in sites:
+        settings = {
+            **only("ConfigMap", "kubernetes-site.yaml", site)["data"],
+            **token,
+            "ANABRANCH_SCHEDULER": f"127.0.0.1:{port}",
+            "ANABRANCH_ADVERTISE": "127.0.0.1",
+            "ANABRANCH_PORT": "0",
+            "ANABRANCH_TLS": str(tmp_path / f"site-{site}"),
+            "RANKS": "1",
+            "STEPS": "400",
+        }
+        program, *options, script = pod("kubernetes-site.yaml")[1]["command"]
+        assert (program, script) == ("torchrun", "/opt/anabranch/train_gpus.py")
+        expanded = [expand(each, settings) for each in options]
+        torchrun = [sys.executable, "-m", "torch.distributed.run"]
+        supervisor.start(site, [*torchrun, *expanded, str(paced.path)], settings)
+    supervisor.await_said("scheduler", "exchanges=[1-9]")
+    paced.faults()
+    supervisor.kill("b")
+    supervisor.await_said("scheduler", "event=in_step")
+    supervisor.kill("scheduler", signal.SIGTERM)  # as where its node is drained
+    supervisor.await_said("scheduler", "event=restarted")
+    paced.hurry()
+    ends = [supervisor.ended[name].wait(200) for name in (*sites, "scheduler")]
+    assert every(ends), supervisor.everything()
+    codes = {"scheduler": [143, 0], "a": [0], "b": [-9, 0]}
+    assert supervisor.codes == codes, supervisor.everything()
+    for site in sites:
+        assert f"{site}: 400 steps with 2 sites, this one of 1 ranks" in supervisor.said(site)
 
 
 # --- Docker
@@ -454,12 +611,81 @@ def test_the_dockerfile_is_one_and_copies_what_is_there() -> None:
             assert re.fullmatch(r'\["[^"]+"(, "[^"]+")*\]', rest)  # no shell between it and signals
         elif word == "RUN" and "pip install" in rest:
             assert "--no-cache-dir" in rest
-            assert "[metrics]" in rest  # kubernetes.yaml starts a scheduler with --metrics
     users = [rest for word, rest in parsed if word == "USER"]
     assert users
     assert users[-1] not in ("root", "0")
-    pods = [each["spec"]["template"]["spec"] for each in objects() if each["kind"] == "Job"]
-    assert {str(pod["securityContext"]["runAsUser"]) for pod in pods} == {users[-1]}
-    [script] = re.findall(r"COPY examples/deploy/train.py (\S+)", text)
-    assert job("train")[1]["command"][1] == script
-    assert script in unit("anabranch-site@.service")["Service"]["ExecStart"]
+    for name in MANIFESTS:
+        assert str(pod(name)[0]["spec"]["securityContext"]["runAsUser"]) == users[-1]
+    [copied] = re.findall(r"COPY examples/deploy/(.*) (\S+)/$", text, re.MULTILINE)
+    scripts = [f"{copied[1]}/{Path(each).name}" for each in copied[0].split()]
+    assert pod("kubernetes-site.yaml")[1]["command"][-1] in scripts
+    assert unit("anabranch-site@.service")["Service"]["ExecStart"].split()[-1] in scripts
+
+
+def in_context(path: Path) -> bool:
+    """Return whether Docker sends a file of the repository: the last pattern that fits says."""
+    sent, whole = True, path.relative_to(ROOT)
+    for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines():
+        if not line or line.startswith("#"):
+            continue
+        pattern = line.removeprefix("!").removeprefix("**/")
+        each_way = [whole, *whole.parents] if "**/" not in line else map(Path, whole.parts)
+        if any(fnmatch.fnmatchcase(str(each), pattern) for each in each_way):
+            sent = line.startswith("!")
+    return sent
+
+
+def test_docker_is_sent_what_its_file_copies_and_no_more() -> None:
+    text = (DEPLOY / "Dockerfile").read_text("utf-8")
+    copied = []
+    for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE):
+        copied += [ROOT / each for each in line.split()[:-1]]
+    wanted = {
+        file
+        for path in copied
+        for file in ([path] if path.is_file() else path.rglob("*"))
+        if file.is_file() and "__pycache__" not in file.parts
+    }
+    assert wanted
+    assert every(in_context(file) for file in wanted)
+    there = [path for path in ROOT.rglob("*") if path.is_file() and ".venv" not in path.parts]
+    assert {path for path in there if in_context(path)} == wanted
+    for other in (".venv/bin/python", ".git/config", "tests/every.py", "benchmarks/group.py"):
+        assert not in_context(ROOT / other)
+
+
+def test_an_image_has_no_libraries_of_the_lab() -> None:
+    [extras] = re.findall(r"'\.\[(.*)\]'", (DEPLOY / "Dockerfile").read_text("utf-8"))
+    needed = needs("anabranch", tuple(extras.split(",")))
+    assert {"torch", "cryptography", "prometheus-client"} <= needed
+    lab = needs("anabranch", ("lab",)) - needs("anabranch")  # torch needs some that the lab needs
+    assert lab
+    assert not lab & needed
+    assert not {"plotly", "pooch", "scikit-learn", "pytest"} & needed
+
+
+def needs(name: str, extras: tuple[str, ...] = ()) -> set[str]:
+    """Return all packages that pip installs for one, as their metadata say."""
+    found: set[str] = set()
+    to_look_at = [(name, extras)]
+    while to_look_at:
+        package, of = to_look_at.pop()
+        if package in found:
+            continue
+        found.add(package)
+        for each in map(Requirement, requirements(package, of)):
+            if each.marker is None or any(each.marker.evaluate({"extra": e}) for e in ("", *of)):
+                to_look_at += [(canonicalize_name(each.name), tuple(each.extras))]
+    return found
+
+
+def requirements(package: str, extras: tuple[str, ...]) -> list[str]:
+    """Return what a package says it needs; ours, what this tree's does."""
+    if package == "anabranch":
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+        ours = [each for e in extras for each in project["optional-dependencies"][e]]
+        return [*project["dependencies"], *ours]
+    try:
+        return requires(package) or []
+    except PackageNotFoundError:  # for another system
+        return []
