@@ -1,6 +1,6 @@
 """What installing takes: seconds, packages, bytes on disk; and what importing takes afterwards.
 
-    python benchmarks/install.py                    # about ten minutes
+    python benchmarks/install.py                    # half an hour
     python benchmarks/install.py --before 69f78d4   # the commit to compare with
 
 Each row is a fresh environment, into which pip installs a commit's tree under the tree's own
@@ -100,9 +100,10 @@ def main() -> None:
     parser.add_argument("--imports", type=int, default=10, help="runs of each command")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
+    installed = common.commit()  # now: the checkout may go on while this runs
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        now = unpack("HEAD", folder / "now")
+        now = unpack(installed, folder / "now")
         before = unpack(options.before, folder / "before")
         for what, tree, extra in (
             ("pip install .", now, ""),
@@ -138,7 +139,14 @@ def main() -> None:
                 }
             )
             subprocess.run(["rm", "-rf", str(environment)], check=True)
-    common.write("install", seed=0, runs=options.runs, before=options.before, results=rows)
+    common.write(
+        "install",
+        seed=0,
+        installed=installed,
+        before=options.before,
+        runs=options.runs,
+        results=rows,
+    )
 
 
 if __name__ == "__main__":
