@@ -189,6 +189,10 @@ def test_a_scheduler_that_stands_by_takes_the_place_of_one_that_is_gone(
         # A group that goes on has not ended: what started the scheduler is to start it again.
         assert first.wait(60) == {signal.SIGKILL: -9, signal.SIGTERM: 143}[number]
         over.set()
+        assert first.stderr is not None
+        said = first.stderr.read()
+        assert ("event=terminated" in said) == (number == signal.SIGTERM)
+        assert "event=ended" not in said
         assert [each.result() for each in sites] == [[step + 1.0 for step in range(60)]] * SITES
         told = [each.communicate(timeout=60)[1] for each in others]
         assert [each.returncode for each in others] == [0, 0, 0]

@@ -65,19 +65,20 @@ class RunLog:
         elif self._log is not None:
             self._log.append(happened)
 
-    def ended(self, error: str | None, scheduler: Scheduler) -> None:
+    def ended(self, error: str | None, scheduler: Scheduler, goes_on: bool = False) -> None:
         """Write the last event.
 
         Args:
             error: why the run failed; None where it ended well.
             scheduler: whose run it was.
+            goes_on: whether the sites wait for another scheduler.
 
         Raises:
             RunAborted: the log cannot be written, and the run had not failed before.
         """
         self.has_ended = True
         if self._console is not None:
-            self._console.ended(error)
+            self._console.ended(error, goes_on)
         if self._log is None:
             return
         reason = None if error else scheduler.stopped or scheduler.overview.why_short
@@ -101,7 +102,7 @@ async def conduct(scheduler: Scheduler, log: RunLog) -> None:
     try:
         await scheduler.finished()
     except (RunAborted, Abandoned) as error:
-        log.ended(str(error), scheduler)
+        log.ended(str(error), scheduler, isinstance(error, Abandoned))
         raise
     else:
         log.ended(None, scheduler)

@@ -198,7 +198,6 @@ async def _serve(
             _forget(journal)
         raise
     except Abandoned:
-        process.say(Line("terminated", "terminated: the group waits for a scheduler to follow"))
         sys.exit(_TERMINATED)
     else:
         _forget(journal)

@@ -174,9 +174,11 @@ class Console:
         }
         self._say(Line("awaited", statuses.awaited(wait), "warning", fields))
 
-    def ended(self, error: str | None) -> None:
-        """Say how it ended."""
+    def ended(self, error: str | None, goes_on: bool = False) -> None:
+        """Say how it ended, or why the scheduler did where the group goes on."""
         if error is None:
             self._say(Line("ended", "every site has left"))
+        elif goes_on:
+            self._say(Line("terminated", f"{error}; its sites wait for that"))
         else:
             self._say(Line("ended", f"ended early: {error}", "error"))
