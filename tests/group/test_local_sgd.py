@@ -201,8 +201,10 @@ def fail(_: None) -> None:
 HOWS = [{"every": 2}, {"every": 10, "fragments": 2, "delay": 4}, {"every": 4, "delay": 4}]
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError("no samples"), KeyboardInterrupt()])
-@pytest.mark.parametrize("outer", [None, Outer()])
+@pytest.mark.parametrize(
+    ("error", "outer"),
+    [(ZeroDivisionError("no samples"), None), (KeyboardInterrupt(), Outer())],
+)
 @pytest.mark.parametrize("how", HOWS)
 def test_an_exception_in_the_block_is_that_site_s_loss_and_the_others_average_on(
     caplog, error, outer, how

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from anabranch_lab.learn.tasks import DataError, load_task
 from anabranch_lab.run.scenario import Scenario, compute_model, load, loads
 from anabranch_lab.run.scenario.tasks import Exchange, Own, Train
 from anabranch_lab.run.work import buffer_elements
-from papers import EXPERIMENTS, Experiment, Lab, Outcome, Trial, WorkerOutcome
+from papers import EXPERIMENTS, Experiment, Lab, Outcome, Result, Trial, WorkerOutcome
 from papers._lab import fell_s, scenario_toml
 from papers.haaf import _setting as haaf
 from papers.haaf import fig13
@@ -112,31 +113,44 @@ def lab(tmp_path: Path, quick: bool = True, emulate: bool = False) -> ToldLab:
     return ToldLab(tmp_path, quick=quick, seed=5, emulate=emulate)
 
 
+Made = Callable[..., tuple[Result, Sequence[Trial]]]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Make an experiment, once for all tests of a worker: its result and its runs."""
+
+    @cache
+    def made(experiment: Experiment, quick: bool, emulate: bool) -> tuple[Result, Sequence[Trial]]:
+        told = lab(tmp_path_factory.mktemp("lab"), quick, emulate)
+        return experiment.make(told), told.trials
+
+    return made
+
+
 @pytest.mark.parametrize("experiment", ALL, ids=lambda each: each.name)
 @pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_every_run_of_an_experiment_is_a_scenario_with_labels_of_its_own(
-    experiment: Experiment, quick: bool, tmp_path: Path
+    experiment: Experiment, quick: bool, made: Made
 ):
-    told = lab(tmp_path, quick)
-    result = experiment.make(told)
+    result, trials = made(experiment, quick, False)
     assert result.rows
-    labels = [tuple(sorted((k, str(v)) for k, v in each.labels.items())) for each in told.trials]
+    labels = [tuple(sorted((k, str(v)) for k, v in each.labels.items())) for each in trials]
     assert len(set(labels)) == len(labels)
-    for trial in told.trials:
+    for trial in trials:
         assert loads(scenario_toml(trial.scenario)) == trial.scenario
 
 
 @pytest.mark.parametrize("experiment", [each for each in ALL if each.emulable])
-def test_emulation_leaves_out_what_it_cannot_do(experiment: Experiment, tmp_path: Path):
-    whole, emulated = lab(tmp_path), lab(tmp_path, emulate=True)
-    experiment.make(whole)
-    assert experiment.make(emulated).rows
-    assert len(emulated.trials) <= len(whole.trials)
+def test_emulation_leaves_out_what_it_cannot_do(experiment: Experiment, made: Made):
+    (_, whole), (result, emulated) = made(experiment, True, False), made(experiment, True, True)
+    assert result.rows
+    assert len(emulated) <= len(whole)
 
 
 @pytest.mark.parametrize("experiment", ALL, ids=lambda each: each.name)
-def test_a_row_with_the_papers_figure_has_ours(experiment: Experiment, tmp_path: Path):
-    rows = experiment.make(lab(tmp_path)).rows
+def test_a_row_with_the_papers_figure_has_ours(experiment: Experiment, made: Made):
+    rows = made(experiment, True, False)[0].rows
     edges = {"r2sp/edges-128", "r2sp/edges-1024"}
     beyond = {"netstorm/training", "r2sp/robust", *edges}  # of which the paper says nothing
     assert any(row.paper for row in rows) != (experiment.name in beyond)

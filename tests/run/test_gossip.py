@@ -165,8 +165,8 @@ GOSSIP = [
 @pytest.mark.parametrize("scheme", AVERAGES)
 def test_averages_come_to_plain_sgds_solution_on_a_convex_task(scheme: str, ground: Ground) -> None:
     goal, _ = drawn(apart=0.0)
-    rounds = 40 if "steps = 4" in scheme else 120
-    _, found = run(ground, RING, ground.scenario(scheme, rounds, rate=0.1, apart=0.0))
+    rounds = 20 if "steps = 4" in scheme else 60
+    _, found = run(ground, RING, ground.scenario(scheme, rounds, rate=0.2, apart=0.0))
     assert found == pytest.approx(goal, abs=2e-3)
 
 
@@ -176,7 +176,7 @@ def test_gossip_comes_to_plain_sgds_solution_on_a_convex_task(scheme: str, groun
     goal, _ = drawn(apart=0.0)
     errors = []
     for rate in (0.08, 0.02):
-        steps = round(8 / rate / (3 if "every" in scheme else 1))
+        steps = round(5 / rate / (3 if "every" in scheme else 1))
         _, found = run(ground, RING, ground.scenario(scheme, steps, rate, apart=0.0))
         errors.append(float(np.abs(found - goal).max()))
     assert errors[1] < 0.15

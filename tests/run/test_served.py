@@ -802,8 +802,9 @@ def test_where_chunks_have_no_numbers_there_is_nothing_to_look_at(tmp_path: Path
     assert not any(isinstance(event, Evaluated) for event in happened)
 
 
-@pytest.mark.parametrize("pace", PACES)
-@pytest.mark.parametrize("elements", [1, 7])
+@pytest.mark.parametrize(
+    ("pace", "elements"), [*((pace, 1) for pace in PACES), ('{kind = "asp"}', 7)]
+)
 def test_a_root_that_gets_nothing_of_a_small_model_is_no_server(
     pace: str, elements: int, tmp_path: Path
 ) -> None:

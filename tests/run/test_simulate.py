@@ -961,13 +961,12 @@ def test_the_same_scenario_gives_the_same_log_whatever_the_order_of_hashes(
 def test_another_seed_gives_another_log(which: int, scenarios: list[Path], tmp_path: Path) -> None:
     given, overlay = load(scenarios[which])
     prints = []
-    for number, seed in enumerate((7, 7, 8)):
+    for number, seed in enumerate((7, 8)):
         log = tmp_path / f"{number}.db"
         simulate(msgspec.structs.replace(given, seed=seed), overlay, log)
         # All but the first event, which has the seed in it.
         prints.append([event for _, event in read_events(log)][1:])
-    assert prints[0] == prints[1]
-    assert prints[0] != prints[2]
+    assert prints[0] != prints[1]
 
 
 @pytest.mark.parametrize("what", ["cut", "kill"])
@@ -984,18 +983,18 @@ def test_thousands_of_rounds_pass_in_seconds_and_leave_nothing_behind(tmp_path: 
     objects: list[int] = []
 
     def on_round(round: int, loss: float | None) -> None:
-        if round in (500, 2000):
+        if round in (250, 1000):
             gc.collect()
             tasks.append(len(asyncio.all_tasks()))
             objects.append(len(gc.get_objects()))
 
     task = 'kind = "exchange"\nelements = 90'
-    given = scenario(route='kind = "fapt"', task=task, rounds=2000)
+    given = scenario(route='kind = "fapt"', task=task, rounds=1000)
     simulate(given, TRIANGLE, tmp_path / "run.db", on_round=on_round)
     done = Run(tmp_path / "run.db")
-    assert len(done.ends_s) == 2000
+    assert len(done.ends_s) == 1000
     assert tasks[0] == tasks[1]
-    assert objects[1] - objects[0] < 1500  # less than one a round
+    assert objects[1] - objects[0] < 750  # less than one a round
 
 
 # --- what happens near the end --------------------------------------------------------------------

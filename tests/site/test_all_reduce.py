@@ -49,6 +49,7 @@ from anabranch_lab.run.faults import OutagesFault, PartitionFault, SlowFault, li
 from anabranch_lab.sim.loop import run_virtually
 
 from ..every import every
+from ..seeds import seeds
 from .cluster import (
     LIMITS,
     PAIR,
@@ -324,7 +325,7 @@ def test_links_held_in_the_sender_take_as_long_as_simulated_ones(name: str) -> N
     assert took_s[3:] == pytest.approx(took_s[:3], rel=1e-3)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@seeds(1, 3)
 @pytest.mark.parametrize("name", TWO_MODELS)
 def test_so_do_those_through_outages_and_a_partition(name: str, seed: int) -> None:
     overlay, planner = TWO_MODELS[name]

@@ -65,8 +65,9 @@ async def serve(agent: SiteAgent) -> None:
         await agent.permission()
 
 
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize(
+    ("world", "route"), [*(("simulated", route) for route in ROUTES), ("tcp", "packed")]
+)
 @pytest.mark.parametrize("pace", PACES)
 @pytest.mark.parametrize(
     ("optimiser", "ahead"),
