@@ -30,7 +30,12 @@ _PRELOADED = [
         "anabranch_lab.learn.train",
         "anabranch_lab.learn.tasks",
     ),
-    *("anabranch.group.serve", "anabranch.group._group"),
+    *("anabranch.group.serve", "anabranch.group._group", "anabranch.group.group_file"),
+    "anabranch.group.service",
+    *("anabranch_lab.run.control", "anabranch_lab.run.worker"),
+    *("anabranch_lab.cli._runs", "anabranch_lab.cli._results", "anabranch_lab.cli._explore"),
+    # What commands import when they are called, and planners when they plan.
+    *("typer._adapters", "scipy.sparse.csgraph", "scipy.optimize"),
 ]
 
 

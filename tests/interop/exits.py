@@ -2,7 +2,8 @@
 
 ``python -m tests.interop.exits COUNT`` prints the runs in which a rank did not end with status 0.
 Ranks are forks of a process that has imported PyTorch, and leave by the interpreter's own end:
-multiprocessing's processes skip that, and with it what threads of C++ do meanwhile.
+multiprocessing's processes skip that, and with it what threads of C++ do meanwhile. Their
+scheduler is forked, too: the command takes a second of a core to start.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import torch
 import torch.distributed as dist
 
 import anabranch.interop.torch_backend  # noqa: F401
+
+from . import scheduler_forked
 
 
 def _exchanges() -> None:
@@ -97,6 +100,7 @@ def _run(number: int) -> list[int]:
 
 
 def main() -> None:
+    scheduler_forked.use()
     began_s = time.monotonic()
     count = int(sys.argv[1])
     for number in range(count):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import product
 from typing import Any
 
 import torch
@@ -248,7 +249,10 @@ def alone(name: str) -> Found:
 
 
 def at_a_rank(ways: list[str], names: list[str]) -> dict[tuple[str, str], Found]:
-    """Return what this rank finds in each loop, beside a thread that computes in pure Python.
+    """Return what this rank finds in each loop.
+
+    One rank after the other has a thread that computes in pure Python beside its loop: all at once
+    would wait for cores, and not for the interpreter's lock.
 
     Args:
         ways: how gradients are averaged, of ``WRAPPERS``.
@@ -256,9 +260,9 @@ def at_a_rank(ways: list[str], names: list[str]) -> dict[tuple[str, str], Found]
     """
     rank = dist.get_rank()
     found = {}
-    for way in ways:
-        for name in names:
-            # Tracing is pure Python itself.
-            with nullcontext() if name == "compiled" else busy():
-                found[way, name] = LOOPS[name](WRAPPERS[way](net()), range(rank, rank + 1))
+    for turn, (way, name) in enumerate(product(ways, names)):
+        # Tracing is pure Python itself.
+        is_busy = rank == turn % RANKS and name != "compiled"
+        with busy() if is_busy else nullcontext():
+            found[way, name] = LOOPS[name](WRAPPERS[way](net()), range(rank, rank + 1))
     return found

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.forked import forking
+from tests.interop import scheduler_forked
 
 _LIMIT_S = 100.0
 
@@ -88,6 +89,7 @@ def _run(
     import torch
     import torch.distributed as dist
 
+    scheduler_forked.use()
     torch.set_num_threads(1)
     try:
         dist.init_process_group(backend)

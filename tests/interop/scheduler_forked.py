@@ -11,15 +11,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
 from anabranch import cli
 from anabranch.interop import _rendezvous
 
+# What the command imports when it is called, and its planner when it plans.
+_LATE = "anabranch.group.service", "typer._adapters", "scipy.sparse.csgraph", "scipy.optimize"
+
 
 def use() -> None:
     """Let process groups that this process and its forks make have such schedulers."""
+    for late in _LATE:
+        import_module(late)
     _rendezvous.subprocess = SimpleNamespace(  # type: ignore[assignment]
         Popen=Forked, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired
     )
