@@ -371,7 +371,7 @@ HUNG = (8, 26, 38, 41)  # as the last model had no way, or a worker was back for
     [
         *range(4),
         *HUNG,
-        *(pytest.param(k, marks=[pytest.mark.slow]) for k in range(4, 120) if k not in HUNG),
+        *(pytest.param(k, marks=[pytest.mark.slow]) for k in range(4, 80) if k not in HUNG),
     ],
 )
 def test_members_that_die_come_back_or_become_slow_end_with_one_model(seed: int) -> None:

@@ -143,16 +143,16 @@ def test_what_is_said_of_a_word_depends_on_no_later_one():
 @pytest.mark.slow
 @pytest.mark.usefixtures("_transformers")
 @pytest.mark.parametrize(
-    ("name", "rate", "accuracy"), [("bert-tiny", 3e-4, 0.8), ("t5-tiny", 1e-3, 0.8)]
+    ("name", "rate", "steps"), [("bert-tiny", 3e-4, 200), ("t5-tiny", 1e-3, 120)]
 )
-def test_two_sites_hold_one_model_bit_for_bit_and_it_learns_the_rule(name, rate, accuracy):
+def test_two_sites_hold_one_model_bit_for_bit_and_it_learns_the_rule(name, rate, steps):
     task = load_task(TASKS[name])
     sites = [
         Trainer(task, build(name, task), shard, Adam(rate), batch_size=32, seed=site)
         for site, shard in enumerate(partition_evenly(len(task.train_labels), 2, seed=0))
     ]
     assert sites[0].accuracy() < 0.6
-    for _ in range(200):
+    for _ in range(steps):
         for site in sites:
             site.compute_gradients()
         mean = sum(site.flat.gradients for site in sites) / np.float32(2)
@@ -160,4 +160,4 @@ def test_two_sites_hold_one_model_bit_for_bit_and_it_learns_the_rule(name, rate,
             site.flat.gradients[:] = mean
             site.update()
     assert checksum(sites[0].flat.parameters) == checksum(sites[1].flat.parameters)
-    assert sites[0].accuracy() == sites[1].accuracy() > accuracy
+    assert sites[0].accuracy() == sites[1].accuracy() > 0.8

@@ -181,7 +181,7 @@ def test_a_file_may_name_a_search_and_its_parameters():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(12))
 def test_the_local_search_alone_finds_the_best_forest_of_eleven_sites(seed):
     problem = random_problem(11, seed, relays=4, density=0.4, compute_s=2.0)
     found = LocalForest().search(problem)

@@ -469,7 +469,7 @@ def test_sixteen_processes_take_turns_while_one_is_killed_and_one_sleeps(tmp_pat
     clients = 16
     more = (
         'merge = {kind = "outlier-filter", beta = -0.5}\nstop = {rounds = 8}\n'
-        "compute = {samples_per_s = 30}\n"
+        "compute = {samples_per_s = 60}\n"
         'fault = [{kind = "kill", site = "c03", at_s = 4.0}, '
         '{kind = "pause", site = "c05", at_s = 4.0, for_s = 3.0}]\n'
     )

@@ -229,7 +229,7 @@ def try_an_order(pace: Pace, seed: int) -> Run:
     return run
 
 
-@seeds(1, 16)
+@seeds(1, 8)
 @pytest.mark.parametrize("pace", PACES, ids=str)
 def test_whatever_the_order_each_update_is_settled_once_and_the_run_ends(
     pace: Pace, seed: int
