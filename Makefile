@@ -19,7 +19,7 @@ test-slow: $(VENV)/ready  ## real processes, emulated links (root only), every o
 
 # flwr holds some packages lower than constraints.txt, thus an environment of its own.
 test-flower: $(VENV)-flower/ready  ## the strategies for Flower, in its two runtimes; not in `make check`
-	$(VENV)-flower/bin/pytest tests/interop/test_flower.py
+	$(VENV)-flower/bin/pytest tests/flower/test_flower.py
 
 check: lint test test-slow  ## what must pass before a change lands
 

@@ -2,4 +2,4 @@
 
 from importlib.util import find_spec
 
-collect_ignore = [] if find_spec("flwr") else ["src/anabranch/interop/flower.py"]
+collect_ignore = [] if find_spec("flwr") else ["src/anabranch/flower/_strategies.py"]

@@ -22,7 +22,7 @@ from statistics import median
 
 import common
 from anabranch import Group, Service, spawn
-from anabranch.net import shared_memory
+from anabranch.net import _shared_memory as shared_memory
 from anabranch.overlay import random_complete
 from anabranch.plan import LEAST_CHUNK_ELEMENTS
 from anabranch.scheduler.deal import ByShare

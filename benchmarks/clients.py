@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 
 import common
+from anabranch.log import UpdateApplied, UpdateDiscarded, WorkerWent, read_events
 from anabranch.overlay import Link, Overlay, Site
-from anabranch.record import UpdateApplied, UpdateDiscarded, WorkerWent, read_events
 from anabranch_lab.run.scenario import loads
 from anabranch_lab.run.simulate import simulate
 

@@ -37,9 +37,9 @@ from torch.nn.parallel import DistributedDataParallel
 import anabranch
 import common
 from anabranch.group.serve import Process, serve
-from anabranch.interop.ddp_hooks import InOrder, Int8, Mean, TopK, hook
-from anabranch.interop.torch_backend import group_of
 from anabranch.overlay import Link, Overlay, Site, internet2_9
+from anabranch.torch.backend import group_of
+from anabranch.torch.ddp_hooks import InOrder, Int8, Mean, TopK, hook
 from anabranch_lab.emulate import Emulation, emulated
 
 HIDDEN = 1024

@@ -20,8 +20,8 @@ import numpy as np
 
 import anabranch
 import common
-from anabranch.net import shared_memory
-from anabranch.net.shared_memory import is_possible
+from anabranch.net import _shared_memory as shared_memory
+from anabranch.net._shared_memory import is_possible
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed
 from anabranch.scheduler.deal import ByShare

@@ -62,7 +62,7 @@ def take_part(told: Told) -> None:
     import torch
 
     import anabranch
-    from anabranch_lab.learn.tasks import load_task
+    from anabranch_lab.tasks.kinds import load_task
 
     torch.set_num_threads(1)
     data = load_task("mnist", Path(told.data)) if told.data else load_task("digits")

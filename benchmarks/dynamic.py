@@ -19,9 +19,9 @@ from pathlib import Path
 from statistics import mean, median
 
 import common
+from anabranch.log import read_events, summarise
 from anabranch.overlay import dumps, internet2_9, load, redraw
-from anabranch.record import read_events, summarise
-from anabranch_lab.record import measured_rates
+from anabranch_lab.reports import measured_rates
 from anabranch_lab.run.launch import run_locally
 from anabranch_lab.run.scenario import load as load_scenario
 from anabranch_lab.run.simulate import simulate

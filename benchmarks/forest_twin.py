@@ -17,8 +17,8 @@ from statistics import fmean, median
 
 import common
 from anabranch import plan as plans
+from anabranch.log import RunStarted, WorkerWent, read_events
 from anabranch.overlay import Overlay, dumps, random_complete, random_sparse
-from anabranch.record import RunStarted, WorkerWent, read_events
 from anabranch_lab.run.launch import run_locally
 from anabranch_lab.run.scenario import load
 from anabranch_lab.run.simulate import simulate

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import common
 from anabranch.fleet import Compute
+from anabranch.log import read_events, summarise
 from anabranch.overlay import Overlay
 from anabranch.pace import Asp
 from anabranch.plan import Auxiliary, Fapt, ForestRoute, LocalForest, Packed
-from anabranch.record import read_events, summarise
 from anabranch_lab.run.control import first_plan
 from anabranch_lab.run.scenario import Scenario, Serve, Simulation, Stop
 from anabranch_lab.run.scenario.tasks import Exchange

@@ -15,9 +15,9 @@ from typing import Any
 from msgspec.structs import replace
 
 import common
+from anabranch.log import read_events, summarise
 from anabranch.overlay import Overlay
 from anabranch.pace import Asp, Bsp, Safa, Ssp
-from anabranch.record import read_events, summarise
 from anabranch_lab.run.scenario import Scenario, load
 from anabranch_lab.run.simulate import simulate
 from papers.r2sp import _setting as setting

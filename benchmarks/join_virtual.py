@@ -24,15 +24,15 @@ import numpy as np
 import numpy.typing as npt
 
 import common
+from anabranch.exchange.arithmetic import Flat
+from anabranch.exchange.terms import Op, Terms, Wire
+from anabranch.log import events
 from anabranch.net.messages import Admitted
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan
-from anabranch.record import events
 from anabranch.scheduler.losses import Repairs
 from anabranch.scheduler.server import Scheduler
 from anabranch.site.agent import SiteAgent, Transport
-from anabranch.site.arithmetic import Flat
-from anabranch.site.terms import Op, Terms, Wire
 from anabranch_lab.sim.loop import run_virtually
 from anabranch_lab.sim.network import SimulatedNetwork
 

@@ -21,17 +21,17 @@ from pathlib import Path
 import numpy as np
 
 import common
+from anabranch.exchange.actions import Send
+from anabranch.exchange.arithmetic import Accumulator
+from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.net.errors import PeerError
 from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.messages import AnyMessage, PartialSum, Ready
 from anabranch.net.network import Address, Connection
 from anabranch.net.tcp import TcpNetwork
 from anabranch.net.tls import Credentials, identity_of
-from anabranch.site.actions import Send
-from anabranch.site.arithmetic import Accumulator
-from anabranch.site.dataplane import LIMITS
-from anabranch.site.lane import Lane
-from anabranch.site.terms import Op, Terms, Wire
+from anabranch.site._lane import Lane
+from anabranch.site.neighbourhood import LIMITS
 
 ELEMENTS = 1 << 20
 TERMS = Terms(Op.MEAN, Wire.FLOAT32, ELEMENTS).code

@@ -22,9 +22,9 @@ from statistics import median
 import numpy as np
 
 import common
+from anabranch.log import read_events, summarise
 from anabranch.overlay import Overlay, dumps, load, random_sparse
 from anabranch.plan import limit_s
-from anabranch.record import read_events, summarise
 from anabranch_lab.run.launch import run_locally
 
 LATENCIES_S = 0.001, 0.006

@@ -33,18 +33,18 @@ from statistics import median
 import numpy as np
 
 import common
+from anabranch.exchange.actions import Send
+from anabranch.exchange.arithmetic import Accumulator, Flat
+from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.net.errors import PeerError
 from anabranch.net.frames import CONTROL_LIMITS, DISCARD, Sink
 from anabranch.net.messages import AnyMessage, PartialSum, Ready
 from anabranch.net.network import Address, Connection
 from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import dumps, random_complete
-from anabranch.site.actions import Send
+from anabranch.site._lane import Lane
 from anabranch.site.agent import SiteAgent, Transport
-from anabranch.site.arithmetic import Accumulator, Flat
-from anabranch.site.dataplane import LIMITS
-from anabranch.site.lane import Lane
-from anabranch.site.terms import Op, Terms, Wire
+from anabranch.site.neighbourhood import LIMITS
 from anabranch_lab.run.launch import TOKEN_VARIABLE
 
 SRC = Path(__file__).parents[1] / "src"

@@ -25,10 +25,10 @@ from torch import nn
 from torch.nn import functional
 
 import common
-from anabranch.interop._federation import Arrays, Federation, Heard
+from anabranch.flower._federation import Arrays, Federation, Heard
 from anabranch.merge import OutlierFilter
 from anabranch.pace import FlR2sp
-from anabranch_lab.learn.tasks import load_task
+from anabranch_lab.tasks.kinds import load_task
 
 CLIENTS, GROUPS, ROUNDS = 32, 8, 15
 SAMPLES = 45  # of a client, on average

@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import fmean, median
 
 import common
+from anabranch.log import UpdateApplied, read_events, summarise
+from anabranch.log.pacing import PaceSummary
 from anabranch.overlay import Link, Overlay, Site, dumps
-from anabranch.record import UpdateApplied, read_events, summarise
-from anabranch.record.pacing import PaceSummary
 from anabranch_lab.run.launch import run_locally
 from anabranch_lab.run.scenario import load
 

@@ -20,9 +20,9 @@ from statistics import median
 import numpy as np
 
 import common
+from anabranch.log import read_events, summarise
 from anabranch.overlay import Overlay, random_complete, random_geographic, random_sparse
 from anabranch.plan import AnyPlanner, Balanced, Fapt, Packed, Ring, Spanning, Star
-from anabranch.record import read_events, summarise
 from anabranch_lab.run.scenario import Scenario, Stop
 from anabranch_lab.run.scenario.tasks import Exchange
 from anabranch_lab.run.simulate import simulate

@@ -20,10 +20,10 @@ from statistics import median
 
 import common
 from anabranch.fleet import ComputeModel
+from anabranch.log import read_events
 from anabranch.overlay import dumps, random_complete
 from anabranch.plan import Plan
-from anabranch.record import read_events
-from anabranch_lab.record.runs import Run
+from anabranch_lab.reports.runs import Run
 from anabranch_lab.run.control import first_plan
 from anabranch_lab.run.scenario import compute_model, load
 from anabranch_lab.run.simulate import simulate

@@ -18,9 +18,9 @@ from statistics import median
 import numpy as np
 
 import common
+from anabranch.log import read_events, summarise
 from anabranch.overlay import Overlay, internet2_9
 from anabranch.plan import Plan, dumps, fapt, limit_s, packed
-from anabranch.record import read_events, summarise
 from anabranch_lab.run.scenario import load
 from anabranch_lab.run.simulate import simulate
 

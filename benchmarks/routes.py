@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 
 import common
+from anabranch.log import read_events, summarise
 from anabranch.overlay import Overlay
-from anabranch.record import read_events, summarise
 from anabranch_lab.run.launch import run_locally
 from anabranch_lab.run.scenario import Scenario, load
 from anabranch_lab.run.simulate import simulate

@@ -23,6 +23,8 @@ from pathlib import Path
 import numpy as np
 
 import common
+from anabranch.exchange.terms import Op, Wire
+from anabranch.log import read_events, summarise
 from anabranch.net.frames import CONTROL_LIMITS, DISCARD, Sink
 from anabranch.net.identity import proven
 from anabranch.net.messages import (
@@ -46,8 +48,6 @@ from anabranch.net.network import Connection
 from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import Overlay, dumps, random_sparse
 from anabranch.plan import loads
-from anabranch.record import read_events, summarise
-from anabranch.site.terms import Op, Wire
 from anabranch_lab.run.launch import TOKEN_VARIABLE
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -135,7 +135,7 @@ def loopback(told: Told) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    from anabranch.interop.torch_backend import group_of
+    from anabranch.torch.backend import group_of
 
     gloo = dist.new_group(backend="gloo")
     group = group_of()
@@ -174,7 +174,7 @@ def accuracy(told: Told) -> dict[str, Any]:
     from torch.nn.parallel import DistributedDataParallel
 
     import anabranch
-    from anabranch.interop.torch_backend import group_of
+    from anabranch.torch.backend import group_of
 
     rank, size = dist.get_rank(), dist.get_world_size()
     digits = load_digits()

@@ -2,7 +2,7 @@
 
     python benchmarks/torch_parity.py
 
-Each repetition starts three ranks that train in turn by each way of DDP in tests/interop/parity.py,
+Each repetition starts three ranks that train in turn by each way of DDP in tests/torch/parity.py,
 by code that inductor has made among them, then twice four ranks of two sites under HSDP; each
 beside a thread that computes in pure Python. Written is how far models are from the one process's
 at most. It raises where ranks differ by a bit, a model is 1e-6 away, or a process group has not
@@ -20,8 +20,8 @@ from pathlib import Path
 import common
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what ranks do is the tests'
-from tests.interop import parity
-from tests.interop.ranks import run_ranks
+from tests.torch import parity
+from tests.torch.ranks import run_ranks
 
 FAR = 1e-6
 LIMIT_S = 1800.0

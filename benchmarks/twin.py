@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 
 import common
+from anabranch.log import read_events, summarise
 from anabranch.overlay import (
     Link,
     Overlay,
@@ -26,8 +27,7 @@ from anabranch.overlay import (
     random_geographic,
     redraw,
 )
-from anabranch.record import read_events, summarise
-from anabranch_lab.record import TwinRow, compare
+from anabranch_lab.reports import TwinRow, compare
 from anabranch_lab.run.launch import run_locally
 from anabranch_lab.run.scenario import load
 from anabranch_lab.run.simulate import simulate

@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import median
 
 import common
+from anabranch.log import RunSummary, read_events, summarise
 from anabranch.overlay import Overlay, dumps, internet2_9, random_complete, random_geographic
-from anabranch.record import RunSummary, read_events, summarise
 from anabranch_lab.run.launch import run_locally
 from anabranch_lab.run.scenario import load
 from anabranch_lab.run.simulate import simulate

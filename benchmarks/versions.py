@@ -78,8 +78,8 @@ def near(overlay: Overlay) -> Overlay:
 
 def run_once(case: Case) -> dict[str, float]:
     """Run one case in this process's checkout."""
-    from anabranch.record import read_events, summarise
-    from anabranch.record.events import LinkBytes, RoundDone
+    from anabranch.log import read_events, summarise
+    from anabranch.log.events import LinkBytes, RoundDone
     from anabranch_lab.run.launch import run_locally
 
     overlay = case.overlay

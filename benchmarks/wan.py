@@ -28,9 +28,9 @@ from pathlib import Path
 
 import common
 import peers
+from anabranch.log import LinkBytes, read_events, summarise
 from anabranch.overlay import Overlay, dumps, internet2_9, load, random_complete
 from anabranch.plan import limit_s
-from anabranch.record import LinkBytes, read_events, summarise
 from anabranch_lab.run.launch import run_locally
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 import papers
-from anabranch.cli._app import console, ending_on_interrupt, run
-from anabranch.record.terminal import Table, table
-from anabranch_lab.cli._runs import DataOption, EmulateOption, new_folder
+from anabranch.cli.commands import console, ending_on_interrupt, run
+from anabranch.log.terminal import Table, table
+from anabranch_lab.cli.runs import DataOption, EmulateOption, new_folder
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

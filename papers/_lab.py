@@ -18,11 +18,11 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from anabranch import overlay as overlays
+from anabranch.log import Event, RunSummary, UnknownEvent, UpdateApplied, read_events, summarise
+from anabranch.log.events import REACHED_BY, StepDone
+from anabranch.log.pacing import Iteration
 from anabranch.overlay import Overlay
 from anabranch.plan import loads as load_plan
-from anabranch.record import Event, RunSummary, UnknownEvent, UpdateApplied, read_events, summarise
-from anabranch.record.events import REACHED_BY, StepDone
-from anabranch.record.pacing import Iteration
 from anabranch_lab.emulate import check_emulable
 from anabranch_lab.run.launch import run_locally
 from anabranch_lab.run.scenario import Scenario, check_real, encode, loads
@@ -81,7 +81,7 @@ class Outcome:
             fill, and the median of one that had rounds to make, on a network that does not change.
         plans: how many came after the first.
         at_once, blocked_s, push_s, pull_s: of a run with servers, see
-            :class:`anabranch.record.pacing.PaceSummary`; there ``round_s`` is the mean time of an
+            :class:`anabranch.log.pacing.PaceSummary`; there ``round_s`` is the mean time of an
             iteration, and ``rounds`` are each worker's.
         workers: of a run with servers, by name; those that ended an iteration.
         reached_s: of a run that trains to a target accuracy: when it was first seen, seconds since
@@ -93,18 +93,18 @@ class Outcome:
             looked at.
         trees: of the forest that it began with; None where it had none.
         accuracy_by_site: that was last seen for each site, by name; see
-            :mod:`anabranch.record.by_site`.
+            :mod:`anabranch.log.by_site`.
         missed: of a run with servers, how many updates of others one missed, on average.
         steps: of a run that averages models, local steps of a site, on average.
         reached_by: of a run whose sites' models differ, when the target was reached, seconds, by
-            the rules of :mod:`anabranch.record.target`; None where it never was.
+            the rules of :mod:`anabranch.log.target`; None where it never was.
         sent_bytes: of any such run, the payload of all links until ``reached_s``.
         sent_by: likewise the payload of all links until then, bytes.
         curve: likewise, and of a run that trains for a time without a target: (seconds, mean
             accuracy over the sites), after each step that was looked at.
         loss_fell_s: of a trial with a loss: when the mean loss of an iteration's steps had been
             below it in 10 iterations running, seconds; None if it was never.
-        gaps: of a run with servers, see :class:`anabranch.record.pacing.PaceSummary`.
+        gaps: of a run with servers, see :class:`anabranch.log.pacing.PaceSummary`.
     """
 
     labels: Mapping[str, Label]

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from anabranch.record.releases import versions
+from anabranch.log.releases import versions
 from papers._lab import Outcome
 from papers._lines import dumps
 

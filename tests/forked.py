@@ -23,17 +23,17 @@ from typing import IO, Any
 
 # One process forks for all tests of a worker: what the first that starts it asks for, it imports.
 _PRELOADED = [
-    *("torch._dynamo", "anabranch.interop.torch_backend"),  # for ranks of a process group
+    *("torch._dynamo", "anabranch.torch.backend"),  # for ranks of a process group
     *(
         "anabranch.cli",
-        "anabranch_lab.run.site",
-        "anabranch_lab.learn.train",
-        "anabranch_lab.learn.tasks",
+        "anabranch_lab.run._site",
+        "anabranch_lab.tasks.train",
+        "anabranch_lab.tasks.kinds",
     ),
-    *("anabranch.group.serve", "anabranch.group._group", "anabranch.group.group_file"),
+    *("anabranch.group.serve", "anabranch.group.blocking_group", "anabranch.group.group_file"),
     "anabranch.group.service",
     *("anabranch_lab.run.control", "anabranch_lab.run.worker"),
-    *("anabranch_lab.cli._runs", "anabranch_lab.cli._results", "anabranch_lab.cli._explore"),
+    *("anabranch_lab.cli.runs", "anabranch_lab.cli._results", "anabranch_lab.cli._explore"),
     # What commands import when they are called, and planners when they plan.
     *("typer._adapters", "scipy.sparse.csgraph", "scipy.optimize"),
 ]

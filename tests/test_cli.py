@@ -20,6 +20,7 @@ from anabranch._typed_toml import tag_of
 from anabranch.cli import main
 from anabranch.group import serve as serve_module
 from anabranch.group.service import Service
+from anabranch.log import LogError, fingerprint, read_events, summarise, units
 from anabranch.overlay import (
     Link,
     Overlay,
@@ -31,7 +32,6 @@ from anabranch.overlay import (
     random_sparse,
 )
 from anabranch.plan import PLANNERS, Packed, Plan, PlanError, Star, loads
-from anabranch.record import LogError, fingerprint, read_events, summarise, units
 from anabranch_lab.run.scenario import load as load_scenario
 from anabranch_lab.run.simulate import simulate
 

@@ -75,7 +75,7 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(built: Path) -> No
     }
     assert names == {file.relative_to(SOURCE).as_posix() for file in ours}
     assert {"anabranch/py.typed", "anabranch_lab/py.typed", "anabranch_lab/run/demo.toml"} <= names
-    assert "anabranch_lab/record/templates/report.html.j2" in names
+    assert "anabranch_lab/reports/templates/report.html.j2" in names
 
 
 def test_the_sdist_has_what_the_tests_and_documents_need(built: Path) -> None:

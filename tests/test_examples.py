@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from msgspec import inspect
 
+from anabranch.log import RunSummary, fingerprint, read_events, summarise
 from anabranch.overlay import Overlay, _toml
 from anabranch.overlay import load as load_overlay
 from anabranch.pace import Asp, Bsp, Safa, Ssp, TunedBatches
@@ -28,7 +29,6 @@ from anabranch.plan import (
     dumps,
     limit_s,
 )
-from anabranch.record import RunSummary, fingerprint, read_events, summarise
 from anabranch.scheduler.awareness import Oracle
 from anabranch_lab.run.scenario import ByShare, Scenario, Serve, check_real, load
 from anabranch_lab.run.simulate import simulate

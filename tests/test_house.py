@@ -87,10 +87,10 @@ def test_every_room_is_in_the_picture() -> None:
 
 
 # A group's serving side; all other files of these rooms are a site's, whose process loads no
-# scheduler. `interop/flower.py` and what it decides by serve a federation, over Flower's messages.
-SERVING_FILES = ("service", "_checks", "group_file", "log", "serve", "_local")
+# scheduler.
+SERVING_FILES = ("service", "checks", "group_file", "log", "serve", "_local")
 SERVING = {f"group/{each}.py" for each in SERVING_FILES}
-CLIENT_ROOMS = {"group", "interop", "learn", "net", "overlay", "period", "plan", "site"}
+CLIENT_ROOMS = {"exchange", "group", "net", "overlay", "period", "plan", "site", "torch", "train"}
 NO_CLIENTS = {"cli", "cohort", "scheduler"}
 SERVING_NAMES = {"Service", "local", "spawn"}
 
@@ -132,12 +132,46 @@ def test_no_file_of_a_site_imports_the_scheduler() -> None:
             for module, names in imports_of(file):
                 assert room_of(module) not in NO_CLIENTS, (place, module)
                 assert not {module.replace(".", "/")[10:] + ".py"} & SERVING, (place, module)
-                if module == "anabranch.record":
+                if module == "anabranch.log":
                     assert names == {"events"}, (place, names)
                 else:
-                    assert room_of(module) != "record" or module.endswith(".events"), place
+                    assert room_of(module) != "log" or module.endswith(".events"), place
                 if module in ("anabranch", "anabranch.group"):
                     assert not names & SERVING_NAMES, (place, names)
+
+
+def modules_used_by() -> dict[str, set[str]]:
+    """Return who imports each module of ours, by the module: rooms, entry points, users."""
+    used = defaultdict(set)
+    for room, file in files():
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    used[alias.name].add(room)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                for name in (node.module, *(f"{node.module}.{each.name}" for each in node.names)):
+                    used[name].add(room)
+    for module in re.findall(r'"(anabranch[\w.]*):\w+"', (ROOT / "pyproject.toml").read_text()):
+        used[module].add("an entry point")
+    for file in (SOURCE / "__init__.py", *(ROOT / "examples").rglob("*.py")):
+        for module, _ in imports_of(file):
+            used[module].add("a user")
+    for page in (ROOT / "docs").glob("*.md"):
+        for name in re.findall(r"\banabranch\.torch\.\w+", page.read_text()):
+            used[name].add("a user")
+    return used
+
+
+def test_a_file_that_no_other_room_imports_begins_with_an_underscore() -> None:
+    used, wrong = modules_used_by(), []
+    for room, file in files():
+        package = LAB if room.startswith("lab_") else SOURCE
+        if room == "papers" or file.name in ("__init__.py", "__main__.py"):
+            continue
+        module = ".".join(file.relative_to(package.parent).with_suffix("").parts)
+        if bool(used[module] - {room}) == file.name.startswith("_"):
+            wrong.append(module)
+    assert not wrong, ", ".join(wrong)
 
 
 def test_a_scheduler_is_put_together_in_one_place() -> None:
@@ -191,66 +225,58 @@ PURE = [
     "pace",
     "period",
     "merge",
+    "exchange",
     "fleet",
-    "group/_place.py",
-    "interop/_conversation.py",
-    "interop/_federation.py",
-    "learn/averaging.py",
+    "group/place.py",
+    "flower/_conversation.py",
+    "flower/_federation.py",
+    "train/averaging.py",
     "net/frames.py",
     "net/clocks.py",
     "net/messages.py",
-    "net/rings.py",
+    "net/_rings.py",
     "net/session.py",
     "net/throughput.py",
-    "record/metrics.py",
-    "record/pacing.py",
-    "record/status.py",
-    "record/target.py",
-    "record/summary.py",
+    "log/metrics.py",
+    "log/pacing.py",
+    "log/status.py",
+    "log/target.py",
+    "log/summary.py",
     "scheduler/calls",
-    "scheduler/channels.py",
+    "scheduler/_channels.py",
     "scheduler/chunking.py",
-    "scheduler/clients.py",
-    "scheduler/collector.py",
+    "scheduler/_clients.py",
+    "scheduler/_collector.py",
     "scheduler/decisions.py",
     "scheduler/dependence.py",
-    "scheduler/dispatch.py",
-    "scheduler/exchanges.py",
-    "scheduler/members.py",
+    "scheduler/_dispatch.py",
+    "scheduler/_exchanges.py",
+    "scheduler/_members.py",
     "scheduler/membership",
-    "scheduler/outliers.py",
+    "scheduler/_outliers.py",
     "scheduler/pacing.py",
-    "scheduler/policy.py",
-    "scheduler/rate_forecast.py",
-    "scheduler/reports.py",
+    "scheduler/_policy.py",
+    "scheduler/_rate_forecast.py",
+    "scheduler/_reports.py",
     "scheduler/serving",
-    "scheduler/stages.py",
-    "scheduler/status.py",
-    "scheduler/tally.py",
-    "site/actions.py",
-    "site/arithmetic.py",
-    "site/exchange.py",
-    "site/letters.py",
-    "site/multipath.py",
-    "site/partition.py",
-    "site/reduction.py",
-    "site/served.py",
-    "site/spread.py",
-    "site/terms.py",
-    "site/ways.py",
+    "scheduler/_stages.py",
+    "scheduler/_status.py",
+    "scheduler/_tally.py",
+    "site/_multipath.py",
+    "site/_ways.py",
 ]
 LAB_PURE = [
-    "learn/adversaries.py",
-    "learn/partition.py",
-    "learn/sampling.py",
-    "record/awareness.py",
-    "record/export.py",
-    "record/known_rates.py",
-    "record/twin.py",
-    "run/attendance.py",
-    "run/faults.py",
+    "tasks/adversaries.py",
+    "tasks/partition.py",
+    "tasks/sampling.py",
+    "reports/_awareness.py",
+    "reports/export.py",
+    "reports/_known_rates.py",
+    "reports/_twin.py",
+    "run/_attendance.py",
+    "run/_faults.py",
     "run/replay.py",
-    "sim/fluid.py",
+    "sim/_fluid.py",
 ]
 IMPURE = {"asyncio", "datetime", "random", "socket", "subprocess", "threading", "time"}
 

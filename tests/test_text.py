@@ -16,12 +16,9 @@ from rich.console import Console
 from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch._text import say, visible
-from anabranch.overlay import Link, Overlay, Site, dumps
-from anabranch.overlay._trace_file import read_trace
-from anabranch.plan import FromFile, Plan, Tree
-from anabranch.record.console import Line, logfmt
-from anabranch.record.metrics import exposition
-from anabranch.record.status import (
+from anabranch.log.console import Line, logfmt
+from anabranch.log.metrics import exposition
+from anabranch.log.status import (
     AwaitedSite,
     LinkStatus,
     SiteStatus,
@@ -30,8 +27,11 @@ from anabranch.record.status import (
     loads,
     sites_table,
 )
-from anabranch.record.status import dumps as status_dumps
-from anabranch.record.terminal import Bar, Branch, Terminal, shown, table
+from anabranch.log.status import dumps as status_dumps
+from anabranch.log.terminal import Bar, Branch, Terminal, shown, table
+from anabranch.overlay import Link, Overlay, Site, dumps
+from anabranch.overlay._trace_file import read_trace
+from anabranch.plan import FromFile, Plan, Tree
 from anabranch_lab.run.scenario import load as load_scenario
 from tests.every import every
 from tests.test_cli import Done, anabranch
@@ -327,10 +327,8 @@ def imports(file: Path) -> set[str]:
 def test_one_module_prints_and_one_draws_with_rich() -> None:
     files = {file.relative_to(SOURCE).as_posix(): file for file in SOURCE.rglob("*.py")}
     assert {name for name, file in files.items() if "print" in calls(file)} == {"_text.py"}
-    assert {name for name, file in files.items() if "rich" in imports(file)} == {
-        "record/terminal.py"
-    }
-    others = [name for name in files if name != "record/terminal.py"]
+    assert {name for name, file in files.items() if "rich" in imports(file)} == {"log/terminal.py"}
+    others = [name for name in files if name != "log/terminal.py"]
     assert not {name for name in others if ".status" in calls(files[name]) and "cli" in name}
 
 

@@ -5,12 +5,12 @@ from sklearn.datasets import make_moons
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from anabranch.learn.checksum import checksum
-from anabranch_lab.learn.flat import FlatModel
+from anabranch.train.checksum import checksum
+from anabranch_lab.tasks._flat import FlatModel
 
 
 class Moons:
-    """What one site does; `anabranch.learn.work` has the protocol."""
+    """What one site does; `anabranch.train.work` has the protocol."""
 
     def __init__(self, context):
         points, labels = make_moons(4000, noise=0.2, random_state=context.seed)

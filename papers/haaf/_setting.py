@@ -17,10 +17,10 @@ from anabranch.merge import AnyMerge, DataSize, Fairness, Product, Staleness
 from anabranch.overlay import Overlay, random_complete
 from anabranch.pace import AnyPace, Asp, Bsp
 from anabranch.plan import AnyPlanner, Balanced, EdaForest, Fapt, ForestRoute, Star
-from anabranch_lab.learn.partition import Dirichlet
-from anabranch_lab.learn.sampling import Resampled
 from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Train
+from anabranch_lab.tasks.partition import Dirichlet
+from anabranch_lab.tasks.sampling import Resampled
 from papers._lab import Lab, Label, Outcome, Trial
 from papers._result import Row
 

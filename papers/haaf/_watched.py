@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from anabranch.learn.work import Context, ServableWork
+from anabranch.train.work import Context, ServableWork
 from anabranch_lab.run.scenario import Scenario
 from anabranch_lab.run.work import make_work, servable
 
@@ -38,7 +38,7 @@ def read(folder: Path, site: int, elements: int) -> tuple[Floats, Floats]:
 
 
 class Watched:
-    """See :class:`anabranch.learn.work.ServableWork`; what each step finds is appended to a file.
+    """See :class:`anabranch.train.work.ServableWork`; what each step finds is appended to a file.
 
     Args:
         work: what is done.
@@ -53,7 +53,7 @@ class Watched:
         self.state_dict, self.load_state_dict = work.state_dict, work.load_state_dict
 
     def local_step(self, samples: int) -> float | None:
-        """See :class:`anabranch.learn.work.Work`."""
+        """See :class:`anabranch.train.work.Work`."""
         loss = self._work.local_step(samples)
         if self._path is not None:
             with self._path.open("ab") as file:

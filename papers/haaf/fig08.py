@@ -15,11 +15,11 @@ from msgspec import structs
 from anabranch.merge import Fairness, Product, Staleness
 from anabranch.pace import Asp
 from anabranch.plan import EdaForest, ForestRoute
-from anabranch_lab.learn.sampling import Shuffled
 from anabranch_lab.run.control import first_plan
 from anabranch_lab.run.scenario import encode
 from anabranch_lab.run.scenario.tasks import Own
 from anabranch_lab.run.work import buffer_elements
+from anabranch_lab.tasks.sampling import Shuffled
 from papers._experiment import Experiment
 from papers._lab import Lab, Trial
 from papers._result import Result, Row

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anabranch.record.by_site import spread_of
+from anabranch.log.by_site import spread_of
 from papers._experiment import Experiment
 from papers._lab import Lab, Outcome
 from papers._result import Result, Row

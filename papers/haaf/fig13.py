@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
-from anabranch_lab.learn.sampling import Resampled
-from anabranch_lab.learn.tasks import DataError
 from anabranch_lab.run.scenario import Scenario
 from anabranch_lab.run.simulate import one_thread
 from anabranch_lab.run.work import make_work
+from anabranch_lab.tasks.kinds import DataError
+from anabranch_lab.tasks.sampling import Resampled
 from papers._experiment import Experiment
 from papers._lab import Lab
 from papers._result import Result, Row

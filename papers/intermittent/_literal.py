@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from anabranch.log.events import REACHED_BY, Evaluated, ReachedBy
+from anabranch.log.target import Target
 from anabranch.period import NearPeers, RandomPeers
 from anabranch.period.peers import AnyPeers
-from anabranch.record.events import REACHED_BY, Evaluated, ReachedBy
-from anabranch.record.target import Target
-from anabranch_lab.learn.train import Trainer
+from anabranch_lab.tasks.train import Trainer
 
 Floats = npt.NDArray[np.float32]
 
@@ -110,7 +110,7 @@ def all_reduce(
         samples: of a look.
         target: the accuracy.
         longest_s: after which a run ends in any case.
-        until: whose accuracy ends it, see :mod:`anabranch.record.target`.
+        until: whose accuracy ends it, see :mod:`anabranch.log.target`.
     """
     looks, now_s, step = _Looks(target, len(nodes), until), 0.0, 0
     while now_s < longest_s:

@@ -23,9 +23,9 @@ from anabranch.overlay import (
 )
 from anabranch.period import Adaptive, AnyPeriod, Every
 from anabranch.plan import AnyPlanner, Fapt, Star
-from anabranch_lab.learn.partition import Dirichlet
 from anabranch_lab.run.scenario import Scenario, Stop
 from anabranch_lab.run.scenario.tasks import Train
+from anabranch_lab.tasks.partition import Dirichlet
 from papers._lab import Lab, Label, Trial
 
 SMALLER = 10_000

@@ -15,11 +15,11 @@ from statistics import median
 import numpy as np
 
 from anabranch.fleet import Compute
+from anabranch.log.events import REACHED_BY, ReachedBy
 from anabranch.merge import AnyMerge, Mean, Staleness
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.period import AnyPeriod, Every, EveryStep, Gossip, NearPeers, RandomPeers
 from anabranch.plan import Star
-from anabranch.record.events import REACHED_BY, ReachedBy
 from anabranch_lab.run.scenario import Scenario, Stop
 from anabranch_lab.run.scenario.tasks import Train
 from papers._experiment import Experiment
@@ -149,10 +149,10 @@ def _literal(job: tuple[str, int], nodes: int, task: Train, data_dir: Path | Non
     """Make one run of the paper's."""
     import torch
 
-    from anabranch.learn.optimisers import Sgd
-    from anabranch_lab.learn.models import build_model
-    from anabranch_lab.learn.tasks import load_task
-    from anabranch_lab.learn.train import Trainer
+    from anabranch.train.optimisers import Sgd
+    from anabranch_lab.tasks.kinds import load_task
+    from anabranch_lab.tasks.models import build_model
+    from anabranch_lab.tasks.train import Trainer
 
     torch.set_num_threads(1)
     name, seed = job

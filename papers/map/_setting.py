@@ -18,10 +18,10 @@ from anabranch.merge import AnyMerge, DataSize, Fairness, Product, Staleness
 from anabranch.overlay import Link, Overlay
 from anabranch.pace import AnyPace, Asp, Bsp, EqualBatches, R2sp, TunedBatches
 from anabranch.plan import AnyPlanner, EdaForest, Fapt, ForestRoute, LocalForest, Packed
-from anabranch_lab.learn.partition import Dirichlet
-from anabranch_lab.learn.sampling import Resampled
 from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Train
+from anabranch_lab.tasks.partition import Dirichlet
+from anabranch_lab.tasks.sampling import Resampled
 from papers._lab import Lab, Label, Trial
 
 NETWORKS: Mapping[str, str] = {"aws-8": "us-west-1", "internet2-9": "dc4"}

@@ -25,9 +25,9 @@ from anabranch import overlay as overlays
 from anabranch.overlay import Overlay, redraw
 from anabranch.plan import AnyPlanner, Auxiliary, Balanced, Fapt, Packed, Spanning, Star
 from anabranch.scheduler.awareness import AnyAwareness, Passive
-from anabranch_lab.learn.profiles import ALEXNET
 from anabranch_lab.run.scenario import Scenario, Stop
 from anabranch_lab.run.scenario.tasks import Exchange
+from anabranch_lab.tasks.profiles import ALEXNET
 from papers._lab import Lab, Label, Outcome, Trial, seconds
 
 CHUNK_ELEMENTS = 1_000_000

@@ -21,12 +21,12 @@ from pathlib import Path
 from statistics import fmean
 
 from anabranch.fleet import Compute, Lognormal
+from anabranch.log import WorkerWent, read_events
+from anabranch.log.pacing import Iteration, summarise_pace
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.pace import FlR2sp
 from anabranch.period import Every
 from anabranch.plan import Star
-from anabranch.record import WorkerWent, read_events
-from anabranch.record.pacing import Iteration, summarise_pace
 from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Exchange
 from anabranch_lab.run.simulate import simulate

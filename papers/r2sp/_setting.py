@@ -18,9 +18,9 @@ from anabranch.fleet import Compute, Lognormal
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.pace import AnyLoad, AnyPace, Asp, Bsp, EqualBatches, R2sp, Ssp
 from anabranch.plan import Fapt, Packed
-from anabranch_lab.learn import profiles
 from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Exchange
+from anabranch_lab.tasks import profiles
 from papers._lab import Label, Outcome, Trial
 
 WORKERS, SERVERS = 16, 4  # the paper's cluster A

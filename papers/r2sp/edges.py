@@ -22,16 +22,16 @@ from statistics import fmean
 from msgspec.structs import replace
 
 from anabranch.fleet import Compute, SiteCompute, uneven_samples_per_s
+from anabranch.log import Evaluated, read_events
 from anabranch.merge import AnyMerge, Mean, Staleness
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.pace import AnyPace, Asp, Bsp, FedAvg, FedBuff, R2sp, Safa
 from anabranch.period import Every
 from anabranch.plan import AnyPlanner, Fapt, ForestRoute, GivenForest, Star
-from anabranch.record import Evaluated, read_events
-from anabranch_lab.learn.partition import MixedDirichlet
 from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Train
 from anabranch_lab.run.simulate import simulate
+from anabranch_lab.tasks.partition import MixedDirichlet
 from papers._experiment import Experiment
 from papers._lab import Lab
 from papers._result import Result, Row

@@ -7,7 +7,7 @@ from functools import partial
 
 from anabranch.fleet import Compute, Constant, SiteCompute
 from anabranch.pace import Safa, TunedBatches
-from anabranch_lab.learn import profiles
+from anabranch_lab.tasks import profiles
 from papers._experiment import Experiment
 from papers._lab import Lab
 from papers._result import Result

@@ -21,16 +21,16 @@ from pathlib import Path
 from statistics import fmean
 
 from anabranch.fleet import Compute
+from anabranch.log import Evaluated, UpdateJudged, read_events
+from anabranch.log.events import ClientBarred
 from anabranch.merge import AnyMerge, Mean, OutlierFilter
 from anabranch.pace import AnyPace, Asp
 from anabranch.period import Every
 from anabranch.plan import Star
-from anabranch.record import Evaluated, UpdateJudged, read_events
-from anabranch.record.events import ClientBarred
-from anabranch_lab.learn.partition import MixedDirichlet
 from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Train
 from anabranch_lab.run.simulate import simulate
+from anabranch_lab.tasks.partition import MixedDirichlet
 from papers._experiment import Experiment
 from papers._lab import Lab
 from papers._result import Result, Row

@@ -10,9 +10,9 @@ from anabranch.merge import AnyMerge, Krum, Mean, Median, OutlierFilter, Trimmed
 from anabranch.pace import FedAvg
 from anabranch.period import Every
 from anabranch.plan import Star
-from anabranch_lab.learn.adversaries import AnyAdversaries, LabelFlip, Noise, Scaled
 from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Train
+from anabranch_lab.tasks.adversaries import AnyAdversaries, LabelFlip, Noise, Scaled
 from papers._experiment import Experiment
 from papers._lab import Lab, Trial
 from papers._result import Result, Row

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from anabranch.fleet import Compute, SiteCompute
 from anabranch.pace import AnyLoad, EqualBatches, R2sp, TunedBatches
-from anabranch_lab.learn.profiles import RESNET_32_INSTANCES, Instance
+from anabranch_lab.tasks.profiles import RESNET_32_INSTANCES, Instance
 from papers._experiment import Experiment
 from papers._lab import Lab, Outcome, Trial, WorkerOutcome
 from papers._result import Result, Row

@@ -30,10 +30,10 @@ if _TYPE_CHECKING:
         local,
         spawn,
     )
-    from anabranch.learn.averaging import Outer
     from anabranch.net.errors import LinkError, NetError, RunAborted
     from anabranch.period import Moved
     from anabranch.site.collectives import ExchangeError, RunEnded
+    from anabranch.train.averaging import Outer
 else:
     __getattr__, __dir__ = _lazy(
         __name__,
@@ -51,7 +51,7 @@ else:
                 "local",
                 "spawn",
             ],
-            "learn.averaging": ["Outer"],
+            "train.averaging": ["Outer"],
             "net.errors": ["LinkError", "NetError", "RunAborted"],
             "period": ["Moved"],
             "site.collectives": ["ExchangeError", "RunEnded"],

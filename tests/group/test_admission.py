@@ -16,11 +16,11 @@ import anabranch
 from anabranch import Group
 from anabranch.group import _local
 from anabranch.group._local import local
-from anabranch.learn.handed_state import Packed
 from anabranch.net.tcp import Networks
 from anabranch.pace import Asp
 from anabranch.plan import Star
 from anabranch.scheduler.deal import ByShare
+from anabranch.train.handed_state import Packed
 
 from ..threads import Threads, at_each
 

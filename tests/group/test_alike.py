@@ -15,12 +15,12 @@ import torch
 
 import anabranch
 from anabranch import ExchangeError, Group, Outer
+from anabranch.exchange.terms import Wire
 from anabranch.group import _alike
-from anabranch.group._group import join_at
 from anabranch.group._local import _complete, _serving
-from anabranch.group._place import Place
-from anabranch.group._tensors import find_not_finite
-from anabranch.site.terms import Wire
+from anabranch.group.blocking_group import join_at
+from anabranch.group.place import Place
+from anabranch.group.tensors import find_not_finite
 
 from ..every import every
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anabranch.exchange.arithmetic import Flat
+from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.group import Service
 from anabranch.group.async_group import AsyncGroup
 from anabranch.group.hand_over import Offer
 from anabranch.net.errors import RunAborted
 from anabranch.scheduler.stop_rules import StopRules
-from anabranch.site.arithmetic import Flat
 from anabranch.site.control import RoundsOver
-from anabranch.site.terms import Op, Terms, Wire
 from tests.group.virtual import alike, complete, run
 
 

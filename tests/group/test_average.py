@@ -14,9 +14,9 @@ import torch
 
 import anabranch
 from anabranch import ExchangeError, Group, ModelAverage, Moved, Outer
+from anabranch.exchange.terms import Terms
 from anabranch.group import _local
 from anabranch.site.agent import SiteAgent
-from anabranch.site.terms import Terms
 
 from ..every import every
 from ..threads import Threads, at_each

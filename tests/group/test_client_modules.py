@@ -15,10 +15,10 @@ from ..test_house import SERVING_FILES
 TOKEN = "clients"
 MOST_MODULES, MOST_IMPORTED = 95, 86
 # Of these rooms a client needs a part; of those that are not named, nothing.
-ROOMS = {"_lazy", "_text", "_typed_toml", "group", "interop", "learn", "net", "overlay", "plan"}
-ROOMS |= {"record", "site"}
+ROOMS = {"_lazy", "_text", "_typed_toml", "exchange", "group", "log", "net", "overlay", "plan"}
+ROOMS |= {"site", "torch", "train"}
 NEEDED = {
-    "record": {"events"},  # a site reports its loss as an event
+    "log": {"events"},  # a site reports its loss as an event
     # What a plan is, how it is read, and how chunks take their ways. No planner.
     "plan": {"_auxiliary", "_files", "_model", "_planner", "_reach", "_stream"},
     "overlay": {"_model", "_rates", "_toml", "_trace_file"},

@@ -20,18 +20,18 @@ from anabranch import plan as plans
 from anabranch.group import Service
 from anabranch.group.async_group import AsyncGroup, Door, Hears, Ports, join
 from anabranch.group.service import Serving
-from anabranch.learn.optimisers import Sgd
+from anabranch.log import GroupsFormed, PlanIssued, events, read_events
 from anabranch.merge import Median
 from anabranch.net.errors import NetError, PeerError
 from anabranch.overlay import Overlay, Trace, dumps, random_complete
 from anabranch.pace import AnyPace, Asp, Bsp, FedAvg, R2sp, Safa, Ssp
 from anabranch.plan import ForestRoute, FromFile, GivenForest, Packed, Star
-from anabranch.record import GroupsFormed, PlanIssued, events, read_events
 from anabranch.scheduler.awareness import Passive
 from anabranch.scheduler.paced import Serve
 from anabranch.scheduler.stop_rules import StopRules
 from anabranch.site.agent import Transport
 from anabranch.site.control import RoundsOver
+from anabranch.train.optimisers import Sgd
 from anabranch_lab.run.scenario import compute_model
 from anabranch_lab.run.scenario import load as load_scenario
 from anabranch_lab.run.simulate import simulate

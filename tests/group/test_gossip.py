@@ -17,16 +17,17 @@ import torch
 
 import anabranch
 from anabranch import Group, Service
+from anabranch.exchange.arithmetic import Flat
+from anabranch.exchange.letters import Letters
+from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.group import group_file
-from anabranch.group._checks import check
-from anabranch.group._group import join_at
 from anabranch.group._local import _complete, _serving
-from anabranch.group._place import Place
 from anabranch.group._settings import dumps, loads
 from anabranch.group.async_group import AsyncGroup
+from anabranch.group.blocking_group import join_at
+from anabranch.group.checks import check
 from anabranch.group.gossip import GossipRun, gossips_of
-from anabranch.learn.averaging import Average
-from anabranch.learn.local_steps import LocalSteps
+from anabranch.group.place import Place
 from anabranch.merge import Fairness, Mean, Median, Staleness
 from anabranch.net.network import Network
 from anabranch.overlay import Overlay
@@ -35,9 +36,8 @@ from anabranch.period import Adaptive, Every, Gossip, RandomPeers
 from anabranch.period.peers import GossipRule
 from anabranch.scheduler.stop_rules import StopRules
 from anabranch.site.agent import Transport
-from anabranch.site.arithmetic import Flat
-from anabranch.site.letters import Letters
-from anabranch.site.terms import Op, Terms, Wire
+from anabranch.train.averaging import Average
+from anabranch.train.local_steps import LocalSteps
 
 from ..every import every
 from . import virtual

@@ -20,12 +20,13 @@ import torch
 import anabranch
 from anabranch import ExchangeError, Group, RunAborted
 from anabranch.group import _exit, _settings
-from anabranch.group._group import join_at
 from anabranch.group._local import _complete, _serving
-from anabranch.group._place import Place
 from anabranch.group._thread import LoopThread
+from anabranch.group.blocking_group import join_at
 from anabranch.group.log import RunLog
+from anabranch.group.place import Place
 from anabranch.group.service import Serving
+from anabranch.log.console import Console, Line
 from anabranch.net.addresses import show
 from anabranch.net.frames import CONTROL_LIMITS
 from anabranch.net.messages import EpochChanged, Join, Message
@@ -36,12 +37,11 @@ from anabranch.net.tls import SCHEDULER, Credentials
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.pace import AnyPace, Asp, Bsp, FedBuff
 from anabranch.plan import Auxiliary, Star
-from anabranch.record.console import Console, Line
+from anabranch.scheduler._presence import Presence
 from anabranch.scheduler.awareness import Passive
 from anabranch.scheduler.deal import ByShare
-from anabranch.scheduler.presence import Presence
 from anabranch.scheduler.server import Scheduler
-from anabranch.site.call import Call
+from anabranch.site._call import Call
 
 from ..every import every
 from ..threads import Threads, at_each

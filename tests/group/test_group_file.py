@@ -18,8 +18,8 @@ import pytest
 from anabranch import plan as plans
 from anabranch._typed_toml import TomlError
 from anabranch.group.group_file import GroupFile, Stop, load
-from anabranch.record import LogError, read_events
-from anabranch.record.events import (
+from anabranch.log import LogError, read_events
+from anabranch.log.events import (
     Event,
     GroupsFormed,
     RoundDone,

@@ -14,14 +14,14 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from anabranch.exchange.arithmetic import Flat
+from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.group import Service
 from anabranch.group.async_group import AsyncGroup
 from anabranch.net.messages import Model
 from anabranch.scheduler.stop_rules import StopRules
-from anabranch.site.arithmetic import Flat
 from anabranch.site.collectives import ExchangeError
 from anabranch.site.control import RoundsOver
-from anabranch.site.terms import Op, Terms, Wire
 
 from ..every import every
 from .virtual import CONTROL_S, alike, complete, run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.group._place import find
+from anabranch.group.place import find
 
 OURS = {"ANABRANCH_SCHEDULER": "head:7700", "ANABRANCH_TOKEN": "t"}
 NAMES = {"ANABRANCH_SITES": "paris, austin,tokyo"}

@@ -21,7 +21,7 @@ import torch
 import anabranch
 from anabranch import Group, RunAborted
 from anabranch.group import _local
-from anabranch.record.journal import Journal
+from anabranch.log.journal import Journal
 
 from ..forked import forking
 from ..threads import Threads

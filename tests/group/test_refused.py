@@ -14,12 +14,12 @@ import anabranch
 from anabranch.group._local import _complete
 from anabranch.group._thread import LoopThread
 from anabranch.group.log import RunLog
+from anabranch.log.console import Console
 from anabranch.net.addresses import show
 from anabranch.net.errors import NetError
 from anabranch.net.frames import CONTROL_LIMITS
 from anabranch.net.tcp import TcpNetwork
 from anabranch.net.tls import SCHEDULER, Credentials
-from anabranch.record.console import Console
 from anabranch.scheduler.server import Scheduler
 
 CERTIFICATES = Path(__file__).parent.parent / "net" / "certs"

@@ -15,15 +15,15 @@ import torch
 import anabranch
 from anabranch.group._thread import LoopThread
 from anabranch.group.log import RunLog
+from anabranch.log import EventLog, read_events
+from anabranch.log.console import Console
+from anabranch.log.events import RunEnded, RunStopping
 from anabranch.net.addresses import show
 from anabranch.net.frames import CONTROL_LIMITS
 from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.pace import AnyPace, Asp, Bsp, FedBuff, R2sp
 from anabranch.plan import Star
-from anabranch.record import EventLog, read_events
-from anabranch.record.console import Console
-from anabranch.record.events import RunEnded, RunStopping
 from anabranch.scheduler.deal import ByShare
 from anabranch.scheduler.server import Scheduler
 from anabranch.scheduler.stop_rules import StopRules

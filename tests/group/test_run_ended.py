@@ -16,9 +16,9 @@ import torch
 import anabranch
 from anabranch import Group
 from anabranch.group._local import _service
-from anabranch.learn.averaging import Outer
 from anabranch.pace import Asp
 from anabranch.scheduler.stop_rules import StopRules
+from anabranch.train.averaging import Outer
 
 from ..every import every
 

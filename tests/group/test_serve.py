@@ -16,9 +16,9 @@ import anabranch
 from anabranch import Group, RunAborted
 from anabranch.group._local import _complete
 from anabranch.group.serve import Process, serve
+from anabranch.log import LogError
+from anabranch.log.journal import Journal
 from anabranch.net.addresses import show
-from anabranch.record import LogError
-from anabranch.record.journal import Journal
 
 WHY = "site 1 (site1) failed: KeyError: 'no such file'"
 

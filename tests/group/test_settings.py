@@ -7,9 +7,10 @@ from functools import partial
 import numpy as np
 import pytest
 
+from anabranch.exchange.partition import Mixing
+from anabranch.exchange.terms import Wire
 from anabranch.group._settings import Settings
 from anabranch.group.service import Service, Serving
-from anabranch.learn.optimisers import Sgd
 from anabranch.merge import Fairness, Median
 from anabranch.net.throughput import Arrival
 from anabranch.overlay import Overlay
@@ -19,9 +20,8 @@ from anabranch.scheduler.awareness import Oracle, Passive
 from anabranch.scheduler.chunking import MOST_ELEMENTS
 from anabranch.scheduler.paced import Serve
 from anabranch.site.agent import Transport
-from anabranch.site.partition import Mixing
 from anabranch.site.serving import ServedModel
-from anabranch.site.terms import Wire
+from anabranch.train.optimisers import Sgd
 from tests.group.virtual import complete
 
 PAIR = complete(2)

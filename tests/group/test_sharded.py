@@ -14,7 +14,7 @@ from torch.distributed.fsdp import fully_shard
 
 import anabranch
 from anabranch import DiLoCo, Group, Outer
-from anabranch.learn.handed_state import Packed
+from anabranch.train.handed_state import Packed
 
 
 @pytest.fixture(scope="module")

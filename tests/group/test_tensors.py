@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from anabranch.group._tensors import Tensors
-from anabranch.site.terms import Wire
+from anabranch.exchange.terms import Wire
+from anabranch.group.tensors import Tensors
 
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
 

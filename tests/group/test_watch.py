@@ -15,10 +15,10 @@ from torch import nn
 import anabranch
 from anabranch import ExchangeError, Group
 from anabranch.group import _watch
-from anabranch.group._group import join_at
 from anabranch.group._local import _complete, _serving
-from anabranch.group._place import Place
 from anabranch.group._watch import Watch, sample_checksum
+from anabranch.group.blocking_group import join_at
+from anabranch.group.place import Place
 
 from ..every import every
 from ..threads import Threads, at_each

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import anabranch
-from anabranch.group._words import Words
-from anabranch.group._writing import overwrite
+from anabranch.group.words import Words
+from anabranch.group.writing import overwrite
 from anabranch.net.errors import RunAborted
 
 

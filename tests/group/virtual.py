@@ -9,11 +9,11 @@ from typing import Any
 
 from anabranch.group import Service
 from anabranch.group.async_group import AsyncGroup, Door, Hears, Ports, join
+from anabranch.log import events
 from anabranch.net.errors import PeerError
 from anabranch.net.network import Network
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Plan
-from anabranch.record import events
 from anabranch.site.agent import Transport
 from anabranch_lab.sim.loop import run_virtually
 from anabranch_lab.sim.network import SimulatedNetwork

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from anabranch.merge import Krum, Median, Robust, TrimmedMean
-from anabranch.merge.robust import _BLOCK_ELEMENTS
+from anabranch.merge._robust import _BLOCK_ELEMENTS
 
 from ..every import every
 

@@ -93,13 +93,13 @@ def test_a_deadline_that_is_cancelled_does_not_call_back() -> None:
 BLAMES_NONE = {
     "net/deadline.py": "is what deadlines are made of",
     "net/http.py": "lets a slow reader of metrics go",
-    "net/liveness.py": "its heartbeat: Silence asks itself whether the process stood still",
+    "net/_liveness.py": "its heartbeat: Silence asks itself whether the process stood still",
     "net/shaping.py": "holds a link to its rate",
-    "scheduler/cut_links.py": "looks at a link again",
-    "scheduler/stopping.py": "ends a run whose time is over",
-    "site/gossiping.py": "makes a lane again",
+    "scheduler/_cut_links.py": "looks at a link again",
+    "scheduler/_stopping.py": "ends a run whose time is over",
+    "site/_gossiping.py": "makes a lane again",
     "site/serving.py": "ends at once, when it is told to",
-    "site/waiting.py": "says that this site waits",
+    "site/_waiting.py": "says that this site waits",
 }
 TIMERS = {"call_later", "call_at", "timeout", "wait_for"}
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.net.envelope import Point, lateness, least_late_slope, lower_hull
+from anabranch.net._envelope import Point, lateness, least_late_slope, lower_hull
 
 whole = st.integers(-20, 20)
 groups = st.lists(st.lists(st.tuples(whole, whole), min_size=1, max_size=7), min_size=1, max_size=4)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anabranch.net._rings import PLACE, RING_BYTES, IncomingRing, OutgoingRing
 from anabranch.net.errors import (
     DuplicateMessage,
     MalformedMessage,
@@ -39,7 +40,6 @@ from anabranch.net.messages import (
     Start,
     encode,
 )
-from anabranch.net.rings import PLACE, RING_BYTES, IncomingRing, OutgoingRing
 
 LIMITS = Limits(message_bytes=1 << 12, payload_bytes=1 << 22)
 

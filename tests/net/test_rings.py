@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anabranch.net._rings import PIECE_BYTES, PLACE, RING_BYTES, IncomingRing, OutgoingRing
 from anabranch.net.errors import MalformedMessage
-from anabranch.net.rings import PIECE_BYTES, PLACE, RING_BYTES, IncomingRing, OutgoingRing
 
 SIZES = st.one_of(st.integers(1, 4096), st.integers(1, PIECE_BYTES), st.just(PIECE_BYTES))
 

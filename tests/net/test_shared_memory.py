@@ -9,8 +9,8 @@ import socket
 
 import pytest
 
-from anabranch.net.rings import PLACE
-from anabranch.net.shared_memory import call, is_possible, name_of, offer, other_end
+from anabranch.net._rings import PLACE
+from anabranch.net._shared_memory import call, is_possible, name_of, offer, other_end
 
 on_linux = pytest.mark.skipif(not is_possible(), reason="needs Linux")
 

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from anabranch import __version__
-from anabranch.net import liveness, shared_memory
+from anabranch.net import _liveness as liveness
+from anabranch.net import _shared_memory as shared_memory
+from anabranch.net._rings import PIECE_BYTES, RING_BYTES
 from anabranch.net.errors import (
     LinkError,
     MalformedMessage,
@@ -36,7 +38,6 @@ from anabranch.net.messages import (
     Start,
 )
 from anabranch.net.network import Connection
-from anabranch.net.rings import PIECE_BYTES, RING_BYTES
 from anabranch.net.tcp import (
     Networks,
     TcpNetwork,

@@ -15,16 +15,16 @@ import pytest
 import papers
 from anabranch._typed_toml import tag_of
 from anabranch.fleet import Compute, uneven_samples_per_s
+from anabranch.log.events import StepDone
 from anabranch.overlay import internet2_9
 from anabranch.pace import Bsp, R2sp, Ssp
 from anabranch.plan import Fapt, Packed, Star
-from anabranch.record.events import StepDone
-from anabranch_lab.learn.models import build_model
-from anabranch_lab.learn.profiles import ALEXNET
-from anabranch_lab.learn.tasks import DataError, load_task
 from anabranch_lab.run.scenario import Scenario, compute_model, load, loads
 from anabranch_lab.run.scenario.tasks import Exchange, Own, Train
 from anabranch_lab.run.work import buffer_elements
+from anabranch_lab.tasks.kinds import DataError, load_task
+from anabranch_lab.tasks.models import build_model
+from anabranch_lab.tasks.profiles import ALEXNET
 from papers import EXPERIMENTS, Experiment, Lab, Outcome, Result, Trial, WorkerOutcome
 from papers._lab import fell_s, scenario_toml
 from papers.haaf import _setting as haaf

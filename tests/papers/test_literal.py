@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anabranch.learn.optimisers import Sgd
 from anabranch.period import NearPeers, RandomPeers
 from anabranch.period.peers import AnyPeers
-from anabranch_lab.learn.models import build_model
-from anabranch_lab.learn.tasks import load_task
-from anabranch_lab.learn.train import Trainer
+from anabranch.train.optimisers import Sgd
+from anabranch_lab.tasks.kinds import load_task
+from anabranch_lab.tasks.models import build_model
+from anabranch_lab.tasks.train import Trainer
 from papers.intermittent._literal import Edges, Literal, all_reduce, gossip
 from papers.intermittent.tables import network
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.period import VectorClock
-from anabranch.period.clock import FINISHED
+from anabranch.period._clock import FINISHED
 
 
 def test_a_site_makes_as_many_steps_ahead_of_the_slowest_as_it_may() -> None:

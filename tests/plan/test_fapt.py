@@ -16,7 +16,7 @@ from anabranch.plan import (
     up_delays_s_per_bit,
 )
 from anabranch.plan._fapt import fastest_paths
-from anabranch.scheduler.collector import equal_rates
+from anabranch.scheduler._collector import equal_rates
 
 from .networks import all_ways, build, overlays, random_overlay
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anabranch.record import (
+from anabranch.log import (
     Event,
     RunEnded,
     SiteLost,
@@ -27,7 +27,7 @@ from anabranch.record import (
     fingerprint,
     read_events,
 )
-from anabranch.record.events import ClientBarred, ClientReadmitted
+from anabranch.log.events import ClientBarred, ClientReadmitted
 from anabranch_lab.run.replay import replay
 from anabranch_lab.run.scenario import load
 from anabranch_lab.run.simulate import simulate

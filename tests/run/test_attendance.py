@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch_lab.run.attendance import Absence, Attendance
+from anabranch_lab.run._attendance import Absence, Attendance
 
 ALL, TWO = (0, 1, 2), (0, 2)
 

@@ -10,11 +10,11 @@ import pytest
 from safetensors.numpy import load_file
 
 from anabranch.fleet import Compute
-from anabranch.learn.averaging import Average, Outer
+from anabranch.log import RunSummary, read_events, summarise
+from anabranch.log.events import Evaluated, StepDone
 from anabranch.overlay import dumps, random_complete
 from anabranch.period import Adaptive, AnyPeriod, Every, EveryStep, Moved
-from anabranch.record import RunSummary, read_events, summarise
-from anabranch.record.events import Evaluated, StepDone
+from anabranch.train.averaging import Average, Outer
 from anabranch_lab.run.checkpoints import checkpoints_of, find, weights_of
 from anabranch_lab.run.launch import run_locally
 from anabranch_lab.run.scenario import Scenario, ScenarioError, loads

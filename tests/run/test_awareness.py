@@ -10,9 +10,7 @@ from statistics import fmean, median
 
 import pytest
 
-from anabranch.overlay import Overlay, Trace, internet2_9, random_complete
-from anabranch.plan import loads as load_plan
-from anabranch.record import (
+from anabranch.log import (
     Event,
     LinkMeasured,
     PlanIssued,
@@ -23,6 +21,8 @@ from anabranch.record import (
     read_events,
     summarise,
 )
+from anabranch.overlay import Overlay, Trace, internet2_9, random_complete
+from anabranch.plan import loads as load_plan
 from anabranch_lab.run.scenario import loads
 from anabranch_lab.run.simulate import simulate
 

@@ -13,13 +13,11 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from anabranch.group.serve import Process
+from anabranch.log import read_events, summarise
+from anabranch.log.events import StepDone
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import dumps, random_complete
 from anabranch.pace import Asp
-from anabranch.record import read_events, summarise
-from anabranch.record.events import StepDone
-from anabranch_lab.learn.models import build_model
-from anabranch_lab.learn.states import load_state, save_state
 from anabranch_lab.run.checkpoints import (
     CheckpointError,
     Course,
@@ -36,6 +34,8 @@ from anabranch_lab.run.launch import run_locally
 from anabranch_lab.run.scenario import Scenario, ScenarioError, Serve, Stop, load, loads
 from anabranch_lab.run.scenario._model import Simulation
 from anabranch_lab.run.simulate import simulate
+from anabranch_lab.tasks.models import build_model
+from anabranch_lab.tasks.states import load_state, save_state
 
 SITES = random_complete(3, 0, low_bps=50e6, high_bps=100e6, latency_s=0.001)
 SAVED_EVERY = 4
@@ -51,7 +51,7 @@ CHAIN = 'route = {kind = "balanced", arity = 1}'
 OWN = """
 import torch
 from torch import nn
-from anabranch_lab.learn.flat import FlatModel
+from anabranch_lab.tasks._flat import FlatModel
 
 class Work:
     def __init__(self, context):

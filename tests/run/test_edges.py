@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anabranch.record import (
+from anabranch.log import (
     Event,
     LinkBytes,
     MessageRefused,
@@ -19,12 +19,12 @@ from anabranch.record import (
     WorkerWent,
     read_events,
 )
-from anabranch_lab.learn.models import build_model
-from anabranch_lab.learn.tasks import load_task
 from anabranch_lab.run.checkpoints import weights_of
 from anabranch_lab.run.replay import replay
 from anabranch_lab.run.scenario import load as load_scenario
 from anabranch_lab.run.simulate import simulate
+from anabranch_lab.tasks.kinds import load_task
+from anabranch_lab.tasks.models import build_model
 
 from ..every import every
 from ..seeds import seeds

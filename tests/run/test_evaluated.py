@@ -11,13 +11,13 @@ import torch
 from _pytest.mark.structures import ParameterSet
 from safetensors.torch import load_file
 
+from anabranch.log import Evaluated, read_events
 from anabranch.overlay import dumps, random_complete
-from anabranch.record import Evaluated, read_events
-from anabranch_lab.learn.models import build_model
-from anabranch_lab.learn.tasks import load_task
 from anabranch_lab.run.checkpoints import weights_of
 from anabranch_lab.run.scenario import load
 from anabranch_lab.run.simulate import simulate
+from anabranch_lab.tasks.kinds import load_task
+from anabranch_lab.tasks.models import build_model
 
 SITES = random_complete(4, 0, low_bps=50e6, high_bps=100e6, latency_s=0.002)
 PACES = {

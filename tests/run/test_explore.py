@@ -8,10 +8,10 @@ import pytest
 
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Ring
-from anabranch.scheduler.admission import Admission
-from anabranch.scheduler.calls.outcome import Outcome
-from anabranch.scheduler.membership.life import Stage
-from anabranch.scheduler.repair import Unsettled
+from anabranch.scheduler._admission import Admission
+from anabranch.scheduler._repair import Unsettled
+from anabranch.scheduler.calls._outcome import Outcome
+from anabranch.scheduler.membership._life import Stage
 from anabranch_lab.run import explore
 from anabranch_lab.run.explore import make_case, minimised
 

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import anabranch_lab.run.faults as faults
+import anabranch_lab.run._faults as faults
 from anabranch._typed_toml import Table, TomlError, decode_toml
 from anabranch.overlay import Link, Overlay, Site
-from anabranch_lab.run.faults import (
+from anabranch_lab.run._faults import (
     ClockFault,
     ClockStep,
     ComputeFactor,

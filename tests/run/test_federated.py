@@ -10,9 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from anabranch.learn.optimisers import Sgd
-from anabranch.overlay import load as load_overlay
-from anabranch.record import (
+from anabranch.log import (
     Evaluated,
     Event,
     FaultInjected,
@@ -27,17 +25,19 @@ from anabranch.record import (
     fingerprint,
     read_events,
 )
-from anabranch.record.events import ClientBarred, ClientReadmitted
-from anabranch_lab.learn.models import build_model
-from anabranch_lab.learn.partition import Quantity, partition_evenly
-from anabranch_lab.learn.tasks import load_task
-from anabranch_lab.learn.train import Trainer
+from anabranch.log.events import ClientBarred, ClientReadmitted
+from anabranch.overlay import load as load_overlay
+from anabranch.train.optimisers import Sgd
 from anabranch_lab.run.checkpoints import weights_of
 from anabranch_lab.run.launch import run_locally
 from anabranch_lab.run.replay import replay
 from anabranch_lab.run.scenario import ScenarioError, loads
 from anabranch_lab.run.scenario import load as load_scenario
 from anabranch_lab.run.simulate import simulate
+from anabranch_lab.tasks.kinds import load_task
+from anabranch_lab.tasks.models import build_model
+from anabranch_lab.tasks.partition import Quantity, partition_evenly
+from anabranch_lab.tasks.train import Trainer
 
 from ..every import every
 from ..seeds import seeds

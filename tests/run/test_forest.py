@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 
 from anabranch import plan as plans
-from anabranch.overlay import Overlay, dumps, random_complete
-from anabranch.overlay import load as load_overlay
-from anabranch.record import (
+from anabranch.log import (
     Event,
     GroupsFormed,
     LinkBytes,
@@ -31,8 +29,10 @@ from anabranch.record import (
     WorkerWent,
     read_events,
 )
-from anabranch_lab.record import tables, write_report
-from anabranch_lab.record.runs import Run
+from anabranch.overlay import Overlay, dumps, random_complete
+from anabranch.overlay import load as load_overlay
+from anabranch_lab.reports import tables, write_report
+from anabranch_lab.reports.runs import Run
 from anabranch_lab.run.launch import run_locally
 from anabranch_lab.run.replay import replay
 from anabranch_lab.run.scenario import ScenarioError

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from anabranch.log import RunSummary, read_events, summarise
+from anabranch.log.events import StepDone
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import Link, Overlay, Site, dumps, random_complete
-from anabranch.record import RunSummary, read_events, summarise
-from anabranch.record.events import StepDone
-from anabranch.site.connections import Connections
+from anabranch.site._connections import Connections
 from anabranch_lab.run.checkpoints import Course, check_course, weights_of
 from anabranch_lab.run.launch import run_locally
 from anabranch_lab.run.scenario import Scenario, ScenarioError, loads

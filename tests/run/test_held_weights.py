@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from anabranch.learn.optimisers import Sgd
-from anabranch.learn.work import State
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import fapt
+from anabranch.train.optimisers import Sgd
+from anabranch.train.work import State
+from anabranch_lab.run._held_weights import HeldWeights, WeightsError
 from anabranch_lab.run.checkpoints import weights_of
-from anabranch_lab.run.held_weights import HeldWeights, WeightsError
 from anabranch_lab.run.scenario import loads
 from anabranch_lab.run.simulate import simulate
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.log import LogError, events
 from anabranch.overlay import Overlay, random_complete
 from anabranch.plan import Plan
-from anabranch.record import LogError, events
 from anabranch.scheduler.server import Scheduler
+from anabranch_lab.run._site import take_part
 from anabranch_lab.run.checkpoints import WHOLE, Files
 from anabranch_lab.run.control import check_journal, job_of, service_of
 from anabranch_lab.run.scenario import Scenario, ScenarioError, loads
 from anabranch_lab.run.simulate import _SimulatedWorld
-from anabranch_lab.run.site import take_part
 from anabranch_lab.sim.loop import VirtualLoop, run_virtually
 from anabranch_lab.sim.network import SimulatedNetwork
 

@@ -22,10 +22,10 @@ import pytest
 from typer.testing import CliRunner
 
 from anabranch._paths import parts_of
+from anabranch.log import RunEnded, RunStarted, read_events, summarise
+from anabranch.log.events import RoundDone, SchedulerRestarted, SiteLost
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import Link, Overlay, Site, Trace, dumps, random_complete
-from anabranch.record import RunEnded, RunStarted, read_events, summarise
-from anabranch.record.events import RoundDone, SchedulerRestarted, SiteLost
 from anabranch_lab.cli import app
 from anabranch_lab.run.launch import run_locally
 from anabranch_lab.run.scenario import load
@@ -90,7 +90,7 @@ ENDS_WHEN_TOLD = """
 from pathlib import Path
 
 import numpy as np
-from anabranch.learn.checksum import checksum
+from anabranch.train.checksum import checksum
 
 class Work:
     def __init__(self, over):

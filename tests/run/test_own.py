@@ -13,13 +13,13 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from anabranch.learn.work import Context
+from anabranch.log import Evaluated, read_events, summarise
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import dumps, random_complete
-from anabranch.record import Evaluated, read_events, summarise
+from anabranch.train.work import Context
+from anabranch_lab.run._own import OwnWork, WorkError, make_own_work
 from anabranch_lab.run.checkpoints import weights_of
 from anabranch_lab.run.launch import run_locally
-from anabranch_lab.run.own import OwnWork, WorkError, make_own_work
 from anabranch_lab.run.scenario import ScenarioError, load, loads
 from anabranch_lab.run.simulate import simulate
 
@@ -240,7 +240,7 @@ def test_a_module_that_is_not_there_and_one_that_is_hidden_are_named(tmp_path: P
 
 
 SERVED = METHODS + (
-    "from anabranch.learn.optimisers import Sgd\n"
+    "from anabranch.train.optimisers import Sgd\n"
     "def make(context):\n"
     "    work = Work(context)\n"
     "    work.model, work.make_rule = work.mean, Sgd(0.1).start\n"
@@ -250,7 +250,7 @@ SERVED = METHODS + (
 
 NORMALISED = '''
 import numpy as np
-from anabranch.learn.optimisers import Sgd
+from anabranch.train.optimisers import Sgd
 
 class Work:
     """A parameter, and a running variance that falls towards .1 with each step."""

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from anabranch.log import RoundDone, RunStarted, StepDone, summarise
+from anabranch.log.events import Event
+from anabranch.log.store import EventLog
 from anabranch.overlay import dumps, random_complete
 from anabranch.plan import dumps as dump_plan
 from anabranch.plan import star
-from anabranch.record import RoundDone, RunStarted, StepDone, summarise
-from anabranch.record.events import Event
-from anabranch.record.log import EventLog
 from anabranch_lab.run.progress import LiveRun, mean_loss, remaining_s
 
 OVERLAY = random_complete(2, 0)

@@ -7,8 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from anabranch.overlay import load
-from anabranch.record import (
+from anabranch.log import (
     Event,
     PaceLooked,
     ProceedAsked,
@@ -23,6 +22,7 @@ from anabranch.record import (
     WorkerWent,
     read_events,
 )
+from anabranch.overlay import load
 from anabranch_lab.run.launch import run_locally
 from anabranch_lab.run.replay import ReplayError, replay
 from anabranch_lab.run.scenario import load as load_scenario

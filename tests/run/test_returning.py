@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.net.errors import LeftOut, RunAborted
-from anabranch.overlay import Link, Overlay, dumps, random_complete
-from anabranch.record import (
+from anabranch.log import (
     Evaluated,
     Event,
     RoundDone,
@@ -21,8 +19,10 @@ from anabranch.record import (
     read_events,
     summarise,
 )
-from anabranch.record.events import SiteInStep, SiteJoined
-from anabranch.site.connections import Connections
+from anabranch.log.events import SiteInStep, SiteJoined
+from anabranch.net.errors import LeftOut, RunAborted
+from anabranch.overlay import Link, Overlay, dumps, random_complete
+from anabranch.site._connections import Connections
 from anabranch_lab.run.launch import run_locally
 from anabranch_lab.run.scenario import loads
 from anabranch_lab.run.simulate import simulate

@@ -18,9 +18,7 @@ import numpy as np
 import pytest
 
 from anabranch import plan as plans
-from anabranch.net.errors import RunAborted
-from anabranch.overlay import Overlay, dumps, load, random_complete
-from anabranch.record import (
+from anabranch.log import (
     Evaluated,
     Event,
     EventLog,
@@ -40,10 +38,12 @@ from anabranch.record import (
     read_events,
     summarise,
 )
+from anabranch.net.errors import RunAborted
+from anabranch.overlay import Overlay, dumps, load, random_complete
+from anabranch.site._connections import Connections
 from anabranch.site.agent import SiteAgent
-from anabranch.site.connections import Connections
-from anabranch_lab.record import write_report
-from anabranch_lab.record.ports import mean_use
+from anabranch_lab.reports import write_report
+from anabranch_lab.reports._ports import mean_use
 from anabranch_lab.run.launch import run_locally
 from anabranch_lab.run.replay import replay
 from anabranch_lab.run.scenario import ScenarioError, check_twin, loads

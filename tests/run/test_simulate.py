@@ -21,11 +21,8 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from anabranch.net.errors import RunAborted
-from anabranch.net.frames import encode_frame
-from anabranch.net.messages import Hello, PartialSum, Result
-from anabranch.overlay import Link, Overlay, Site, Trace, dumps, internet2_9, redraw
-from anabranch.record import (
+from anabranch.exchange.terms import Op, Terms, Wire
+from anabranch.log import (
     Evaluated,
     Event,
     FaultInjected,
@@ -42,11 +39,14 @@ from anabranch.record import (
     read_events,
     summarise,
 )
-from anabranch.site.terms import Op, Terms, Wire
-from anabranch_lab.learn.partition import Dirichlet
-from anabranch_lab.learn.tasks import load_task
+from anabranch.net.errors import RunAborted
+from anabranch.net.frames import encode_frame
+from anabranch.net.messages import Hello, PartialSum, Result
+from anabranch.overlay import Link, Overlay, Site, Trace, dumps, internet2_9, redraw
 from anabranch_lab.run.scenario import Scenario, ScenarioError, Simulation, load, loads
 from anabranch_lab.run.simulate import simulate
+from anabranch_lab.tasks.kinds import load_task
+from anabranch_lab.tasks.partition import Dirichlet
 
 from ..plan.networks import build, random_overlay
 from ..plan.reference_schedule import round_s
@@ -449,7 +449,7 @@ def test_a_site_that_cannot_begin_ends_the_run_by_name_and_the_log_can_be_read(
     def unreadable(*given: object) -> None:
         raise OSError("the data cannot be read")
 
-    monkeypatch.setattr("anabranch_lab.run.site.make_work", unreadable)
+    monkeypatch.setattr("anabranch_lab.run._site.make_work", unreadable)
     task = 'kind = "train"\nmodel = "mlp"\nlearning_rate = 0.1'
     compute = "[compute]\nsamples_per_s = 1.0"
     done = run(scenario(compute, task=task), aborted=r"site 0 \(a\) failed: .*cannot be read")

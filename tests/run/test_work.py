@@ -9,21 +9,21 @@ import pytest
 import torch
 from msgspec import structs
 
-from anabranch.learn.optimisers import Sgd
-from anabranch.learn.work import Work
+from anabranch.exchange.terms import Wire
 from anabranch.net.errors import RunAborted
 from anabranch.pace import Asp
 from anabranch.plan import Fapt
-from anabranch.site.terms import Wire
-from anabranch_lab.learn.adversaries import Noise
-from anabranch_lab.learn.models import build_model
-from anabranch_lab.learn.partition import Dirichlet, Quantity
-from anabranch_lab.learn.sampling import Resampled
-from anabranch_lab.learn.tasks import load_task
-from anabranch_lab.learn.train import Trainer
+from anabranch.train.optimisers import Sgd
+from anabranch.train.work import Work
 from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Exchange, Own, Task, Train
 from anabranch_lab.run.work import Assignment, buffer_elements, describe, make_work
+from anabranch_lab.tasks.adversaries import Noise
+from anabranch_lab.tasks.kinds import load_task
+from anabranch_lab.tasks.models import build_model
+from anabranch_lab.tasks.partition import Dirichlet, Quantity
+from anabranch_lab.tasks.sampling import Resampled
+from anabranch_lab.tasks.train import Trainer
 
 SOFTMAX = Train(data="digits", model="softmax", learning_rate=0.5, batch_size=16)
 SITES = 4

@@ -7,18 +7,18 @@ import asyncio
 import pytest
 
 from anabranch.group import Service
-from anabranch.group._group import join_at
 from anabranch.group._local import Silent, _complete
-from anabranch.group._place import Place
 from anabranch.group._thread import LoopThread
+from anabranch.group.blocking_group import join_at
+from anabranch.group.place import Place
 from anabranch.net.addresses import show
 from anabranch.net.errors import RunAborted
 from anabranch.scheduler.server import Scheduler
+from anabranch_lab.run._site import take_part
 from anabranch_lab.run.checkpoints import WHOLE, Files
 from anabranch_lab.run.control import job_of, service_of
 from anabranch_lab.run.scenario import loads
 from anabranch_lab.run.simulate import _SimulatedWorld
-from anabranch_lab.run.site import take_part
 from anabranch_lab.sim.loop import VirtualLoop, run_virtually
 from anabranch_lab.sim.network import SimulatedNetwork
 

@@ -10,9 +10,9 @@ from anabranch.net.messages import LinkRate
 from anabranch.net.throughput import Arrival
 from anabranch.overlay import Overlay, Trace, internet2_9
 from anabranch.plan import Plan, disjoint_paths, fapt
+from anabranch.scheduler._collector import Collector, equal_rates
+from anabranch.scheduler._policy import Policy, Replan
 from anabranch.scheduler.awareness import Awareness, Passive
-from anabranch.scheduler.collector import Collector, equal_rates
-from anabranch.scheduler.policy import Policy, Replan
 
 OVERLAY = internet2_9()
 SIZE_BYTES = 100_000_000

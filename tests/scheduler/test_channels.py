@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from anabranch import plan as plans
+from anabranch.exchange.terms import Op, Wire
 from anabranch.net.errors import OutOfPlaceMessage, OversizedMessage
 from anabranch.net.messages import (
     MOST_GATHERED_BYTES,
@@ -42,11 +43,10 @@ from anabranch.net.messages import (
 )
 from anabranch.overlay import random_complete
 from anabranch.plan import Plan, fapt
-from anabranch.scheduler.calls.dealing import Dispatching
-from anabranch.scheduler.calls.end import Last
-from anabranch.scheduler.calls.outcome import Began, Outcome
-from anabranch.scheduler.channels import Channels
-from anabranch.site.terms import Op, Wire
+from anabranch.scheduler._channels import Channels
+from anabranch.scheduler.calls._dealing import Dispatching
+from anabranch.scheduler.calls._end import Last
+from anabranch.scheduler.calls._outcome import Began, Outcome
 
 from ..every import every
 

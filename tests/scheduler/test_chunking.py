@@ -9,11 +9,11 @@ import pytest
 
 from anabranch.overlay import Link, Overlay, Site, internet2_9
 from anabranch.plan import LEAST_CHUNK_ELEMENTS, filling_elements, packed, restrict, star
+from anabranch.scheduler._dispatch import needed_window
 from anabranch.scheduler.chunking import (
     MOST_ELEMENTS,
     chunk_elements,
 )
-from anabranch.scheduler.dispatch import needed_window
 
 from ..every import every
 

@@ -11,7 +11,7 @@ import pytest
 from anabranch.net.throughput import Estimate
 from anabranch.overlay import Link, Overlay, Site, internet2_9, redraw
 from anabranch.plan import spanning
-from anabranch.scheduler.collector import Collector, Latest, equal_rates
+from anabranch.scheduler._collector import Collector, Latest, equal_rates
 
 from ..every import every
 

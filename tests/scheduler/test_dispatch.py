@@ -9,7 +9,7 @@ import pytest
 from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
 from anabranch.overlay import internet2_9
 from anabranch.plan import fapt
-from anabranch.scheduler.dispatch import _DEALS_A_WINDOW, Dispatcher, needed_window
+from anabranch.scheduler._dispatch import _DEALS_A_WINDOW, Dispatcher, needed_window
 
 
 def play(

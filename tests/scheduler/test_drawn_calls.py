@@ -28,8 +28,8 @@ from anabranch.net.messages import (
 )
 from anabranch.overlay import random_complete
 from anabranch.plan import Plan, fapt
-from anabranch.scheduler.calls.outcome import Outcome
-from anabranch.scheduler.channels import Channels
+from anabranch.scheduler._channels import Channels
+from anabranch.scheduler.calls._outcome import Outcome
 
 SITES = 4
 OVERLAY = random_complete(SITES, 0)

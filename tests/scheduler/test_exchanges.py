@@ -13,11 +13,11 @@ from msgspec import structs
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import Signature
 from anabranch.plan import Plan, Tree
-from anabranch.scheduler.calls.answer import Abandoned, Answer, Disagreement, Granted, Whole
-from anabranch.scheduler.calls.held import Counter
-from anabranch.scheduler.calls.requests import Request
-from anabranch.scheduler.exchanges import ExchangeBook
-from anabranch.scheduler.plans_by_size import PlansBySize
+from anabranch.scheduler._exchanges import ExchangeBook
+from anabranch.scheduler._plans_by_size import PlansBySize
+from anabranch.scheduler.calls._answer import Abandoned, Answer, Disagreement, Granted, Whole
+from anabranch.scheduler.calls._held import Counter
+from anabranch.scheduler.calls._requests import Request
 from anabranch.site.channel import KEPT_PLANS
 
 from ..every import every

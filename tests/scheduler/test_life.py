@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Sequence
 import numpy as np
 import pytest
 
+from anabranch.log import events
 from anabranch.net.errors import MalformedMessage, RunAborted
 from anabranch.net.messages import Abort, CutOff, Failed
 from anabranch.overlay import Overlay, random_complete
 from anabranch.plan import Packed, Plan, star
-from anabranch.record import events
 from anabranch.scheduler.losses import Repairs, or_packed
-from anabranch.scheduler.membership.life import Stage
+from anabranch.scheduler.membership._life import Stage
 from anabranch.scheduler.server import Scheduler
 from anabranch.site.agent import Transport
 from anabranch_lab.sim.loop import run_virtually

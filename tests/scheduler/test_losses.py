@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from anabranch.log import events
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan, Star
-from anabranch.record import events
 from anabranch.scheduler.losses import Losses, Repairs
 from anabranch.site.collectives import ExchangeError, Round
 from anabranch_lab.sim.loop import run_virtually

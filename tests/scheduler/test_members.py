@@ -9,7 +9,7 @@ from anabranch.net.errors import UnauthorisedPeer
 from anabranch.net.identity import derive, proven
 from anabranch.net.messages import Join, Resume
 from anabranch.overlay import Link, Overlay, Site
-from anabranch.scheduler.members import Members
+from anabranch.scheduler._members import Members
 
 HERE = b"challenge"
 PAIR = Overlay("pair", (Site("a"), Site("b")), (Link(0, 1, 1e6), Link(1, 0, 1e6)))

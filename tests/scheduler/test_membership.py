@@ -9,16 +9,16 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
-from anabranch.learn.optimisers import Sgd
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.pace import Asp, Equal
 from anabranch.plan import Packed, Plan, star
 from anabranch.scheduler.losses import Repairs
-from anabranch.scheduler.membership.life import TABLE, Happens, Lives, Stage
+from anabranch.scheduler.membership._life import TABLE, Happens, Lives, Stage
 from anabranch.scheduler.pacing import PaceBook
 from anabranch.scheduler.server import Scheduler
 from anabranch.site.agent import SiteAgent, Transport
 from anabranch.site.serving import ServedModel
+from anabranch.train.optimisers import Sgd
 from anabranch_lab.sim.loop import run_virtually
 from anabranch_lab.sim.network import SimulatedNetwork
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.net.messages import Model
-from anabranch.scheduler.models import Models, Unlike
+from anabranch.scheduler._models import Models, Unlike
 
 from ..every import every
 

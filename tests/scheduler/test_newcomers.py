@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.scheduler.newcomers import Introductions
+from anabranch.scheduler._newcomers import Introductions
 
 
 def test_one_starts_once_all_its_neighbours_know_of_it() -> None:

@@ -11,9 +11,10 @@ import pytest
 from anabranch.cohort import Clients
 from anabranch.merge import OutlierFilter
 from anabranch.pace import Asp, Bsp, Equal, Ssp
+from anabranch.scheduler._stages import Stages
 from anabranch.scheduler.pacing import PaceBook
-from anabranch.scheduler.serving import groups, workers
-from anabranch.scheduler.stages import Stages
+from anabranch.scheduler.serving import _groups as groups
+from anabranch.scheduler.serving import _workers as workers
 
 from .test_barring import Run, make
 from .test_barring import push as push_and_judge

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.net.session import LEAST_PATIENCE_S
-from anabranch.scheduler.patience import RoundTimes
+from anabranch.scheduler._patience import RoundTimes
 
 
 def test_before_anything_is_known_it_is_the_least() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from anabranch.overlay import Overlay, internet2_9, redraw
 from anabranch.plan import Plan, PlanError, fapt, predict, star
-from anabranch.scheduler.collector import equal_rates
-from anabranch.scheduler.policy import (
+from anabranch.scheduler._collector import equal_rates
+from anabranch.scheduler._policy import (
     LinkChange,
     Policy,
     Replan,

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from anabranch.log import events
 from anabranch.net.session import LEAST_PATIENCE_S
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan, Star
-from anabranch.record import events
-from anabranch.scheduler import presence
+from anabranch.scheduler import _presence as presence
 from anabranch.scheduler.losses import Repairs
 from anabranch_lab.sim.loop import run_virtually
 from tests.site.cluster import Cluster, simulated

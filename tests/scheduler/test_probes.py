@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.scheduler.probes import Probes, Silences
+from anabranch.scheduler._probes import Probes, Silences
 
 ENDS = frozenset({2, 5})
 

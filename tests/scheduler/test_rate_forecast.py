@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anabranch.scheduler.rate_forecast import RateForecast
+from anabranch.scheduler._rate_forecast import RateForecast
 
 LINKS = 26
 

@@ -12,7 +12,7 @@ import pytest
 from anabranch import plan as plans
 from anabranch.overlay import Link, Overlay, Site, random_complete
 from anabranch.plan import ForestRoute, GivenForest, Plan, PlanError
-from anabranch.scheduler.policy import Replan
+from anabranch.scheduler._policy import Replan
 from anabranch.scheduler.reforming import Reforming
 
 from ..every import every

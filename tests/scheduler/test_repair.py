@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 from anabranch.net.messages import Contribution, RepairPart
-from anabranch.scheduler.repair import Unsettled
+from anabranch.scheduler._repair import Unsettled
 
 ALL = ((0, 100),)
 

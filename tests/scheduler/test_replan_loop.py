@@ -10,9 +10,9 @@ import pytest
 
 from anabranch.overlay import Overlay, Trace, internet2_9
 from anabranch.plan import Plan, fapt
+from anabranch.scheduler._policy import Policy, Replan
+from anabranch.scheduler._replan_loop import ReplanLoop
 from anabranch.scheduler.awareness import Awareness
-from anabranch.scheduler.policy import Policy, Replan
-from anabranch.scheduler.replan_loop import ReplanLoop
 from anabranch_lab.sim.loop import VirtualLoop, run_virtually
 
 CHANGE_S = 10.0

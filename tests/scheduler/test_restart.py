@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.net.messages import Admitted, ChannelStanding, Leave, Standing, encode
-from anabranch.scheduler.restart import Returning
+from anabranch.scheduler._restart import Returning
 
 
 def standing(*answers: Admitted, asked: int = 0, is_new: bool = False) -> Standing:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anabranch.learn.optimisers import Sgd
+from anabranch.log import events
 from anabranch.merge import AnyMerge, DataSize, Mean
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import random_complete
 from anabranch.pace import Bsp, Equal
 from anabranch.plan import star
-from anabranch.record import events
 from anabranch.scheduler.pacing import PaceBook
 from anabranch.site.serving import ServedModel
+from anabranch.train.optimisers import Sgd
 from anabranch_lab.sim.loop import run_virtually
 
 from ..site.cluster import Cluster, simulated

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anabranch.log import LogError, events
 from anabranch.net.errors import LinkError, PeerError, RunAborted
 from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.identity import proven
@@ -29,8 +30,7 @@ from anabranch.net.messages import (
 from anabranch.net.session import LEAST_PATIENCE_S
 from anabranch.overlay import internet2_9, random_complete
 from anabranch.plan import Plan, PlanError, star
-from anabranch.record import LogError, events
-from anabranch.scheduler.presence import PREPARING_SILENCE_S
+from anabranch.scheduler._presence import PREPARING_SILENCE_S
 from anabranch.scheduler.server import Scheduler
 from anabranch.site.agent import Transport
 from anabranch_lab.sim.loop import run_virtually

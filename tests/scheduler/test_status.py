@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+from anabranch.log import events
+from anabranch.log.console import Console, Line
+from anabranch.log.metrics import exposition
+from anabranch.log.status import dumps, loads
 from anabranch.net.errors import LinkError, OutOfPlaceMessage, UnauthorisedPeer
 from anabranch.net.frames import CONTROL_LIMITS
 from anabranch.net.tcp import TcpNetwork
 from anabranch.net.tls import identity_of
 from anabranch.overlay import random_complete
 from anabranch.plan import star
-from anabranch.record import events
-from anabranch.record.console import Console, Line
-from anabranch.record.metrics import exposition
-from anabranch.record.status import dumps, loads
+from anabranch.scheduler._status import Known, stalls, status_of
+from anabranch.scheduler._tally import Tally
+from anabranch.scheduler._waits import Stall, Waits
 from anabranch.scheduler.asking import ask
 from anabranch.scheduler.server import Scheduler
-from anabranch.scheduler.status import Known, stalls, status_of
-from anabranch.scheduler.tally import Tally
-from anabranch.scheduler.waits import Stall, Waits
 from anabranch.scheduler.watching import Watching, watched
 from anabranch_lab.sim.loop import run_virtually
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from anabranch.log import events
+from anabranch.log.events import ReachedBy
 from anabranch.plan import Plan
-from anabranch.record import events
-from anabranch.record.events import ReachedBy
+from anabranch.scheduler._stopping import StoppingLog
 from anabranch.scheduler.stop_rules import StopRules
-from anabranch.scheduler.stopping import StoppingLog
 from anabranch_lab.sim.loop import run_virtually
 
 

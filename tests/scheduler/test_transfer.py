@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from anabranch.exchange.ranges import Ranges
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Plan
-from anabranch.scheduler.transfer import shares
-from anabranch.site.ranges import Ranges
+from anabranch.scheduler._transfer import shares
 
 
 def network(size: int, *links: tuple[int, int, float], one_way: bool = False) -> Overlay:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from anabranch.net.messages import ExchangeRequest, Gather, Signature
 from anabranch.overlay import random_complete
 from anabranch.plan import star
-from anabranch.scheduler.channels import Channels
-from anabranch.scheduler.waits import LEAST_S, Stall, Waits
+from anabranch.scheduler._channels import Channels
+from anabranch.scheduler._waits import LEAST_S, Stall, Waits
 
 CALL_7 = Stall((0, 7), 2, frozenset({0, 1}), "call 7")
 CALL_8 = Stall((0, 8), 2, frozenset({0, 1}), "call 8")

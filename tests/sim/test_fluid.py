@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch_lab.sim.fluid import Flow, Fluid
+from anabranch_lab.sim._fluid import Flow, Fluid
 
 from .brute_force import Change, Given, fair_rates_bps, finish_times_s
 from .simgrid_reference import workload
@@ -388,7 +388,7 @@ def test_a_flow_cancelled_before_it_began_or_as_it_ended_is_never_returned():
 # Determinism.
 
 TRACE = """
-from anabranch_lab.sim.fluid import Fluid
+from anabranch_lab.sim._fluid import Fluid
 fluid = Fluid()
 junk = [object() for _ in range({junk})]
 for r in range(12):

@@ -12,6 +12,9 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from anabranch.exchange.arithmetic import Flat
+from anabranch.exchange.terms import Op, Terms, Wire
+from anabranch.log import events
 from anabranch.net.errors import PeerError
 from anabranch.net.network import Address, Connection, ControlNetwork, Listener, Network, Receiver
 from anabranch.net.pipe import End
@@ -20,21 +23,18 @@ from anabranch.net.tcp import TcpNetwork, wait_closed
 from anabranch.net.tls import SCHEDULER, Credentials, identity_of
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Plan
-from anabranch.record import events
+from anabranch.scheduler._planning import Planners
 from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.losses import Repairs
 from anabranch.scheduler.memory import Journal
 from anabranch.scheduler.pacing import PaceBook
-from anabranch.scheduler.planning import Planners
 from anabranch.scheduler.served_pace import LastTo
 from anabranch.scheduler.server import Scheduler
 from anabranch.site.agent import SiteAgent, Transport
-from anabranch.site.arithmetic import Flat
 from anabranch.site.collectives import Round
 from anabranch.site.meter import Meter
 from anabranch.site.neighbourhood import LIMITS
 from anabranch.site.serving import ServedModel
-from anabranch.site.terms import Op, Terms, Wire
 from anabranch_lab.sim.loop import VirtualLoop
 from anabranch_lab.sim.network import SimulatedNetwork
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from anabranch import plan as plans
+from anabranch.log import events
 from anabranch.net.errors import PeerError
 from anabranch.net.messages import Auxiliary
 from anabranch.overlay import Link, Overlay, Site
@@ -30,7 +31,6 @@ from anabranch.plan import (
     star,
     with_auxiliary,
 )
-from anabranch.record import events
 from anabranch.scheduler.server import Scheduler
 from anabranch.site.agent import SiteAgent, Transport
 from anabranch_lab.sim.loop import VirtualLoop, run_virtually

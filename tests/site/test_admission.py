@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from anabranch import plan as plans
+from anabranch.exchange.arithmetic import Flat
+from anabranch.exchange.terms import Op, Terms, Wire
+from anabranch.log import events
 from anabranch.net.errors import RunAborted
 from anabranch.net.messages import Admitted
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Auxiliary, Packed, Plan
-from anabranch.record import events
 from anabranch.scheduler.awareness import Passive
 from anabranch.scheduler.losses import Repairs
 from anabranch.site.agent import SiteAgent
-from anabranch.site.arithmetic import Flat
 from anabranch.site.collectives import ExchangeError
-from anabranch.site.terms import Op, Terms, Wire
 from anabranch_lab.sim.loop import run_virtually
 from anabranch_lab.sim.network import SimulatedNetwork
 from tests.every import every

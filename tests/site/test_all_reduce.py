@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anabranch.exchange.actions import Send
+from anabranch.exchange.reduction import Reduction
+from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.net.errors import (
     DuplicateMessage,
     MalformedMessage,
@@ -41,11 +44,8 @@ from anabranch.net.tcp import TcpNetwork
 from anabranch.net.tls import SCHEDULER, identity_of
 from anabranch.overlay import Link, Overlay, Site, internet2_9, random_complete, random_sparse
 from anabranch.plan import Plan, balanced, fapt, ring, spanning, star
-from anabranch.site.actions import Send
-from anabranch.site.connections import MOST_STRANDS
-from anabranch.site.reduction import Reduction
-from anabranch.site.terms import Op, Terms, Wire
-from anabranch_lab.run.faults import OutagesFault, PartitionFault, SlowFault, link_factors, script
+from anabranch.site._connections import MOST_STRANDS
+from anabranch_lab.run._faults import OutagesFault, PartitionFault, SlowFault, link_factors, script
 from anabranch_lab.sim.loop import run_virtually
 
 from ..every import every

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.net.messages import (
     Gathered,
     Grant,
@@ -17,9 +18,8 @@ from anabranch.net.messages import (
 )
 from anabranch.overlay import internet2_9
 from anabranch.plan import Plan, dumps, restrict, star
-from anabranch.site.call import signature_of
+from anabranch.site._call import signature_of
 from anabranch.site.channel import Asked, Channel, Channels, Gathering
-from anabranch.site.terms import Op, Terms, Wire
 from anabranch_lab.sim.loop import run_virtually
 
 PLAN = star(internet2_9())

@@ -8,13 +8,13 @@ import random
 import numpy as np
 import pytest
 
+from anabranch.exchange.arithmetic import Flat
+from anabranch.exchange.terms import Op, Terms, Wire
+from anabranch.log import events
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan
-from anabranch.record import events
 from anabranch.scheduler.losses import Repairs
 from anabranch.site.agent import SiteAgent
-from anabranch.site.arithmetic import Flat
-from anabranch.site.terms import Op, Terms, Wire
 from anabranch_lab.sim.loop import run_virtually
 from tests.site.cluster import Cluster, Floats, all_reduce, simulated
 from tests.site.test_admission import in_step

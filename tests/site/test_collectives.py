@@ -8,13 +8,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from anabranch.exchange.arithmetic import Flat
+from anabranch.exchange.terms import Op, Terms, Wire
+from anabranch.log import events
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import Overlay, internet2_9
 from anabranch.plan import Plan, fapt, restrict, star
-from anabranch.record import events
-from anabranch.site.arithmetic import Flat
 from anabranch.site.collectives import ExchangeError
-from anabranch.site.terms import Op, Terms, Wire
 from anabranch_lab.sim.loop import run_virtually
 
 from ..every import every

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from anabranch.net.messages import Called, InStep, Signature
-from anabranch.site.following import Following, Kept
+from anabranch.site._following import Following, Kept
 
 SMALL, OTHER = Signature(op=0, wire=0, elements=100), Signature(op=1, wire=0, elements=100)
 

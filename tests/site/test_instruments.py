@@ -13,8 +13,8 @@ from anabranch.net.throughput import BusyPeriodEstimator
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Plan, fapt, star
 from anabranch.scheduler.server import Scheduler
+from anabranch.site._instruments import parent_to_ask
 from anabranch.site.agent import SiteAgent, Transport
-from anabranch.site.instruments import parent_to_ask
 from anabranch.site.meter import Meter
 from anabranch_lab.sim.loop import VirtualLoop, run_virtually
 from anabranch_lab.sim.machine import Clock

@@ -9,16 +9,16 @@ from statistics import median
 import numpy as np
 import pytest
 
+from anabranch.exchange.arithmetic import Flat
+from anabranch.exchange.terms import Op, Terms, Wire
+from anabranch.log import events
 from anabranch.net.errors import NetError
 from anabranch.net.messages import Admitted, Contribution
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan
-from anabranch.record import events
 from anabranch.scheduler.losses import Repairs
 from anabranch.site.agent import SiteAgent
-from anabranch.site.arithmetic import Flat
 from anabranch.site.collectives import ExchangeError, Round
-from anabranch.site.terms import Op, Terms, Wire
 from anabranch_lab.sim.loop import run_virtually
 from anabranch_lab.sim.network import SimulatedNetwork
 from tests.site.cluster import Cluster, Floats, simulated

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from anabranch.exchange.actions import Send, Unsent
+from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.net.errors import LinkError, OutOfPlaceMessage, PeerError
 from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.messages import AnyMessage, ChunkMessage, PartialSum, Result
 from anabranch.net.network import Connection
 from anabranch.overlay import Link, Overlay, Site, Trace
-from anabranch.site import lane
-from anabranch.site.actions import Send, Unsent
-from anabranch.site.lane import Lane, priority, relay_window
-from anabranch.site.terms import Op, Terms, Wire
+from anabranch.site import _lane as lane
+from anabranch.site._lane import Lane, priority, relay_window
 from anabranch_lab.sim.loop import run_virtually
 
 from .cluster import simulated

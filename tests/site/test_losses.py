@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from anabranch.learn.optimisers import Sgd
+from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.net.errors import NetError
 from anabranch.net.messages import PartialSum
 from anabranch.overlay import Link, Overlay, Site
@@ -18,7 +18,7 @@ from anabranch.scheduler.pacing import PaceBook
 from anabranch.site.agent import SiteAgent
 from anabranch.site.control import RoundsOver
 from anabranch.site.serving import ServedModel
-from anabranch.site.terms import Op, Terms, Wire
+from anabranch.train.optimisers import Sgd
 
 from ..seeds import seeds
 from .cluster import Cluster, Floats, Ports

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anabranch.learn.optimisers import Sgd
+from anabranch.exchange.actions import Total
+from anabranch.exchange.arithmetic import Floats
+from anabranch.exchange.partition import Agreement, Mixing, ServerPartition, _dot
 from anabranch.merge import Median, cosine
 from anabranch.plan import Chunk
-from anabranch.site.actions import Total
-from anabranch.site.arithmetic import Floats
-from anabranch.site.partition import Agreement, Mixing, ServerPartition, _dot
+from anabranch.train.optimisers import Sgd
 
 ELEMENTS = 40
 CHUNKS = [Chunk(index, 0, index * 10, (index + 1) * 10) for index in range(4)]

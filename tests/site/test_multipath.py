@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from anabranch.exchange.actions import Send
+from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.net.messages import PartialSum
-from anabranch.site.actions import Send
-from anabranch.site.lane import Path
-from anabranch.site.multipath import Fork, choose
-from anabranch.site.terms import Op, Terms, Wire
+from anabranch.site._lane import Path
+from anabranch.site._multipath import Fork, choose
 
 PRIMARY, FAST, SLOW = (0, 9), (0, 1, 9), (0, 2, 3, 9)
 TERMS = Terms(Op.MEAN, Wire.FLOAT32, 100).code

@@ -13,6 +13,7 @@ import pytest
 from anabranch.cohort import Clients
 from anabranch.group import Service
 from anabranch.group.service import Serving
+from anabranch.log import events
 from anabranch.overlay import Overlay, random_complete, random_geographic, random_sparse
 from anabranch.pace import Asp
 from anabranch.plan import (
@@ -26,7 +27,6 @@ from anabranch.plan import (
     steady_rate_bps,
     within_cores,
 )
-from anabranch.record import events
 from anabranch.scheduler.awareness import Oracle
 from anabranch.scheduler.deal import ByShare
 from anabranch.scheduler.losses import Planner, Repairs

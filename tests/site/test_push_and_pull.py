@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from anabranch.learn.optimisers import Adam, Optimiser, Sgd
 from anabranch.overlay import Overlay, internet2_9, random_complete
 from anabranch.pace import Asp, Bsp, Equal, Pace, R2sp, Safa, Ssp
 from anabranch.plan import Plan, balanced, fapt, packed, star
@@ -16,6 +15,7 @@ from anabranch.scheduler.pacing import PaceBook
 from anabranch.site.agent import SiteAgent
 from anabranch.site.control import RoundsOver
 from anabranch.site.serving import ServedModel
+from anabranch.train.optimisers import Adam, Optimiser, Sgd
 
 from .cluster import Cluster, Floats, all_reduce
 from .test_all_reduce import WORLDS

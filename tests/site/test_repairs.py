@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anabranch.group._tensors import Tensors
+from anabranch.exchange.terms import Op, Terms, Wire
+from anabranch.group.tensors import Tensors
+from anabranch.log import events
 from anabranch.net.errors import RunAborted
 from anabranch.net.messages import (
     Departed,
@@ -22,12 +24,10 @@ from anabranch.net.messages import (
 from anabranch.net.session import Session
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Auxiliary, Packed, Plan, with_auxiliary
-from anabranch.record import events
 from anabranch.scheduler.losses import Repairs
+from anabranch.site._call import Call
 from anabranch.site.agent import SiteAgent
-from anabranch.site.call import Call
 from anabranch.site.collectives import ExchangeError, Round
-from anabranch.site.terms import Op, Terms, Wire
 from anabranch_lab.sim.loop import run_virtually
 from anabranch_lab.sim.network import SimulatedNetwork
 from tests.site.cluster import Cluster, Floats, all_reduce, simulated

@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+from anabranch.exchange.arithmetic import Flat
+from anabranch.exchange.terms import Op, Terms, Wire
+from anabranch.log import LogError, events
 from anabranch.net.errors import LinkError, RunAborted
 from anabranch.net.identity import proven
 from anabranch.net.messages import Refusal, Restarted, Resume, Standing
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan
-from anabranch.record import LogError, events
 from anabranch.scheduler.awareness import Awareness, Passive
 from anabranch.scheduler.losses import Repairs
 from anabranch.scheduler.memory import encode, read
 from anabranch.scheduler.server import Scheduler
 from anabranch.site.agent import SiteAgent
-from anabranch.site.arithmetic import Flat
 from anabranch.site.collectives import ExchangeError, Round
-from anabranch.site.terms import Op, Terms, Wire
 from anabranch_lab.sim.loop import run_virtually
 from anabranch_lab.sim.network import SimulatedNetwork
 from tests.every import every

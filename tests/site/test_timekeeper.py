@@ -6,7 +6,7 @@ import pytest
 
 from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
 from anabranch.net.messages import TimeReply, TimeRequest
-from anabranch.site.timekeeper import Timekeeper
+from anabranch.site._timekeeper import Timekeeper
 
 
 def test_a_site_that_does_not_know_the_time_says_so_and_is_not_believed() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from anabranch.net.errors import LinkError, UnauthorisedPeer, UntrustedPeer
 from anabranch.net.messages import Refusal
+from anabranch.site._waiting import SAID_AFTER_S, SAID_AGAIN_S, saying
 from anabranch.site.agent import SiteAgent
-from anabranch.site.waiting import SAID_AFTER_S, SAID_AGAIN_S, saying
 from anabranch_lab.sim.loop import run_virtually
 
 SCHEDULER = "10.0.0.1", 7700

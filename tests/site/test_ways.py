@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from anabranch.log import events
 from anabranch.net.errors import LinkError, OutOfPlaceMessage, RunAborted
 from anabranch.net.identity import proven
 from anabranch.net.messages import (
@@ -29,11 +30,10 @@ from anabranch.net.pipe import PIECE_BYTES, WINDOW, End
 from anabranch.net.tcp import TcpNetwork, wait_closed
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan, star
-from anabranch.record import events
 from anabranch.scheduler.losses import Repairs
-from anabranch.site.carrying import Carrying
+from anabranch.site._carrying import Carrying
+from anabranch.site._ways import MOST_PIPES, Ways, why_not
 from anabranch.site.neighbourhood import LIMITS
-from anabranch.site.ways import MOST_PIPES, Ways, why_not
 from anabranch_lab.sim.loop import run_virtually
 from anabranch_lab.sim.network import SimulatedNetwork
 from tests.every import every

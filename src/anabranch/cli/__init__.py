@@ -4,6 +4,6 @@
 from anabranch.cli import _scheduler  # isort: skip  # noqa: F401
 from anabranch.cli import _status  # isort: skip  # noqa: F401
 from anabranch.cli import _certs  # isort: skip  # noqa: F401
-from anabranch.cli._app import app, main
+from anabranch.cli.commands import app, main
 
 __all__ = ["app", "main"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from anabranch._text import say
-from anabranch.cli._app import app
+from anabranch.cli.commands import app
 from anabranch.net.tls import SCHEDULER, file_name, identity_of
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import typer
 
 from anabranch import overlay as overlays
 from anabranch._typed_toml import TomlError, converted, listed, nearest, tag_of
-from anabranch.cli._app import app
-from anabranch.cli._options import (
+from anabranch.cli.commands import app
+from anabranch.cli.options import (
     ROUTES,
     FormatOption,
     InsecureOption,
@@ -215,7 +215,7 @@ def scheduler(
     if journal is not None and not service.repairs:
         raise typer.BadParameter("--journal is not for a group with --on-loss abort or --pace")
     if journal is not None and service.gossip is not None:
-        from anabranch.group._checks import NO_JOURNAL
+        from anabranch.group.checks import NO_JOURNAL
 
         raise typer.BadParameter(f"--{NO_JOURNAL}")
     tell = sayer(log_format, sys.stderr)

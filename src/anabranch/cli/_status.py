@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from anabranch._text import say
-from anabranch.cli._app import app, console
-from anabranch.cli._options import InsecureOption, address_given, token_given
+from anabranch.cli.commands import app, console
+from anabranch.cli.options import InsecureOption, address_given, token_given
+from anabranch.log import status as statuses
 from anabranch.net.tcp import TcpNetwork
 from anabranch.net.tls import Credentials, TlsError
-from anabranch.record import status as statuses
 
 
 @app.command()

@@ -7,9 +7,9 @@ from anabranch._lazy import lazy as _lazy
 if _TYPE_CHECKING:
     from anabranch.group._average import ModelAverage
     from anabranch.group._gossip import ModelGossip
-    from anabranch.group._group import Group, Handle, Stats, join
     from anabranch.group._local import local, spawn
     from anabranch.group._local_sgd import DiLoCo, LocalSGD
+    from anabranch.group.blocking_group import Group, Handle, Stats, join
     from anabranch.group.service import Service
 else:
     __getattr__, __dir__ = _lazy(
@@ -17,7 +17,7 @@ else:
         {
             "_average": ["ModelAverage"],
             "_gossip": ["ModelGossip"],
-            "_group": ["Group", "Handle", "Stats", "join"],
+            "blocking_group": ["Group", "Handle", "Stats", "join"],
             "_local": ["local", "spawn"],
             "_local_sgd": ["DiLoCo", "LocalSGD"],
             "service": ["Service"],

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from anabranch.learn.checksum import checksum
-from anabranch.learn.sharded import check_whole
+from anabranch.train.checksum import checksum
+from anabranch.train.sharded import check_whole
 
 _DIGEST_BYTES = 8  # of a tensor
 

@@ -1,7 +1,7 @@
 """A model that is averaged with those of other sites, between local steps of a user's own loop.
 
 Each average is one exchange: the model or what it has changed by, the floating-point buffers, and
-after them what sites say of themselves (:mod:`anabranch.learn.said`), so that sites which make
+after them what sites say of themselves (:mod:`anabranch.train.said`), so that sites which make
 unequal numbers of steps end together. Buffers that are copied travel beside it, by a broadcast at
 the same time.
 """
@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anabranch._typed_toml import checked
+from anabranch.exchange.reduction import weight_of
+from anabranch.exchange.terms import Wire
 from anabranch.group._buffers import Buffers
-from anabranch.group._tensors import Tensors
-from anabranch.learn.averaging import Average, Floats, Outer
-from anabranch.learn.local_steps import LocalSteps, check
-from anabranch.learn.said import Heard, hear, say
+from anabranch.group.tensors import Tensors
 from anabranch.period import AnyPeriod, Every
 from anabranch.site.collectives import ExchangeError, RunEnded
-from anabranch.site.reduction import weight_of
-from anabranch.site.terms import Wire
+from anabranch.train.averaging import Average, Floats, Outer
+from anabranch.train.local_steps import LocalSteps, check
+from anabranch.train.said import Heard, hear, say
 
 if TYPE_CHECKING:
-    from anabranch.group._group import Handle
+    from anabranch.group.blocking_group import Handle
 
 _EXACT, _ROUNDED = 1e-4, 0.04  # a mean of equal bits is off by at most, in float32 and in halves
 

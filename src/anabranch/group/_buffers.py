@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from anabranch.learn.checksum import checksum
-from anabranch.learn.sharded import check_whole
+from anabranch.train.checksum import checksum
+from anabranch.train.sharded import check_whole
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -100,7 +100,7 @@ class Buffers:
         """
         import torch
 
-        from anabranch.group._words import Words
+        from anabranch.group.words import Words
 
         self._before = [each.to("cpu", copy=True) for each in self._copied()]
         self._copies = [each.clone(memory_format=torch.contiguous_format) for each in self._before]

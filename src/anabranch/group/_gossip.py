@@ -14,21 +14,21 @@ from typing import Any
 
 import numpy as np
 
+from anabranch.exchange.arithmetic import Buffer, Flat, Floats
+from anabranch.exchange.reduction import weight_of
+from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.group import _settings
 from anabranch.group._average import period_of, trained_of
 from anabranch.group._buffers import Buffers
-from anabranch.group._tensors import WIRES, Tensors, buffers_of, find_not_finite, is_module, several
-from anabranch.group._words import Moved
 from anabranch.group.async_group import AsyncGroup
 from anabranch.group.gossip import GossipRun, gossips_of, weight_in_mean
-from anabranch.learn.averaging import Average
-from anabranch.learn.local_steps import LocalSteps
+from anabranch.group.tensors import WIRES, Tensors, buffers_of, find_not_finite, is_module, several
+from anabranch.group.words import Moved
 from anabranch.period import AnyPeriod
 from anabranch.site.agent import Gossips
-from anabranch.site.arithmetic import Buffer, Flat, Floats
 from anabranch.site.collectives import Round
-from anabranch.site.reduction import weight_of
-from anabranch.site.terms import Op, Terms, Wire
+from anabranch.train.averaging import Average
+from anabranch.train.local_steps import LocalSteps
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,16 +16,16 @@ from typing import Any
 
 from anabranch.group import _by_value
 from anabranch.group._exit import leave_together
-from anabranch.group._group import Group, join_at
-from anabranch.group._place import Place
 from anabranch.group._spawned import run
 from anabranch.group._thread import LoopThread
+from anabranch.group.blocking_group import Group, join_at
+from anabranch.group.place import Place
 from anabranch.group.service import Service
+from anabranch.log import events
 from anabranch.net.addresses import show
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Plan
-from anabranch.record import events
 from anabranch.scheduler.deal import ByShare
 from anabranch.scheduler.server import Scheduler
 

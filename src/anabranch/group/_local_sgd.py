@@ -6,10 +6,10 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from anabranch.group._average import ModelAverage
-from anabranch.group._group import Group
-from anabranch.learn.averaging import Outer
-from anabranch.learn.sharded import check_whole
+from anabranch.group.blocking_group import Group
 from anabranch.period import AnyPeriod
+from anabranch.train.averaging import Outer
+from anabranch.train.sharded import check_whole
 
 
 class LocalSGD:
@@ -38,7 +38,7 @@ class LocalSGD:
             layers stay the same.
         optimizer: of these parameters; any ``torch.optim.Optimizer``. Others may step them, too,
             before it does.
-        group: the sites; under torch.distributed, ``interop.torch_backend.group_of()``.
+        group: the sites; under torch.distributed, ``torch.backend.group_of()``.
         every, delay, fragments, weight, wire: as for :meth:`Group.average`.
 
     Attributes:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from anabranch import plan as plans
 from anabranch._text import say
+from anabranch.exchange.reduction import weight_of
 from anabranch.group import _exit
 from anabranch.group._packed import count_of, number_of
 from anabranch.group._served_memory import ServedMemory
@@ -28,7 +29,6 @@ from anabranch.site.agent import Gossips
 from anabranch.site.collectives import RunEnded
 from anabranch.site.control import RoundsOver
 from anabranch.site.neighbourhood import LIMITS as DATA_LIMITS
-from anabranch.site.reduction import weight_of
 from anabranch.site.serving import ServedModel
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Member:
         return plans.limit_rate_bps(self.site.overlay)
 
     def is_over(self, channel: int) -> bool:
-        """See :attr:`anabranch.group._group.Group.is_over`."""
+        """See :attr:`anabranch.group.blocking_group.Group.is_over`."""
         if self._served is not None and self._served.is_over:
             return True
         if self.gossip is not None and self.gossip.has_stopped:
@@ -242,7 +242,7 @@ class Member:
         momentum: float,
         optimizer: str,
     ) -> None:
-        from anabranch.learn.optimisers import Adam, Optimiser, Sgd
+        from anabranch.train.optimisers import Adam, Optimiser, Sgd
 
         self.check_open()
         settings = self._settings
@@ -303,7 +303,7 @@ class Member:
 
     @property
     def batch_size(self) -> int | None:
-        """See :attr:`anabranch.group._group.Group.batch_size`."""
+        """See :attr:`anabranch.group.blocking_group.Group.batch_size`."""
         permission = None if self._served is None else self._served.permission
         return None if permission is None else permission.samples or None
 

@@ -56,7 +56,7 @@ def packed(value: Any) -> bytes:
     """Return a value's bytes.
 
     Args:
-        value: see :meth:`anabranch.group._group.Group.all_gather`.
+        value: see :meth:`anabranch.group.blocking_group.Group.all_gather`.
 
     Raises:
         TypeError: a value of a kind that msgpack does not know.

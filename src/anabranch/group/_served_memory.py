@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from anabranch.group._tensors import Tensors, find_not_finite
-from anabranch.learn.buffers import Array, is_counted
+from anabranch.exchange.arithmetic import Floats
+from anabranch.exchange.terms import Wire
+from anabranch.group.tensors import Tensors, find_not_finite
 from anabranch.net.messages import Proceed
-from anabranch.site.arithmetic import Floats
-from anabranch.site.terms import Wire
+from anabranch.train.buffers import Array, is_counted
 
 _MOST_COUNTED = 1 << 24
 
@@ -104,7 +104,7 @@ class ServedMemory:
             else:
                 import torch
 
-                from anabranch.group._writing import overwrite
+                from anabranch.group.writing import overwrite
 
                 overwrite(each, torch.from_numpy(values).view(each.shape))
 

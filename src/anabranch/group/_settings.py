@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from anabranch.exchange.arithmetic import Floats
+from anabranch.exchange.partition import Mixing, Rule
+from anabranch.exchange.terms import Wire
 from anabranch.net.errors import MalformedMessage
 from anabranch.net.silence import STILLNESS_S
 from anabranch.plan import Auxiliary, filling_elements
 from anabranch.site.agent import KEPT_ELEMENTS, Transport
-from anabranch.site.arithmetic import Floats
 from anabranch.site.meter import Measuring, Meter
-from anabranch.site.partition import Mixing, Rule
 from anabranch.site.serving import ServedModel
-from anabranch.site.terms import Wire
 
 if TYPE_CHECKING:
     from anabranch.merge import AnyMerge
@@ -47,7 +47,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ``net.tcp.LANE_SILENCE_S``, where a loss ends the group.
         stillness_s: the same while the peer's kernel still answers.
         away_s: least time that a site waits for a lost scheduler, seconds.
-        job_json: what a scenario's sites run, as ``run/site.py`` of the lab reads it; empty in a
+        job_json: what a scenario's sites run, as ``run/_site.py`` of the lab reads it; empty in a
             group, whose sites run programs of their own.
     """
 
@@ -125,7 +125,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         merge = self.merge
         mixing = Mixing(averaged_elements=averaged_elements, largest_elements=largest_elements)
         if merge is not None or self.mixes != "updates":
-            from anabranch.group.mixing import mixing_of
+            from anabranch.group._mixing import mixing_of
             from anabranch.merge import Mean
 
             mixing = mixing_of(merge or Mean(), self.mixes, averaged_elements, largest_elements)

@@ -7,8 +7,8 @@ import traceback
 from typing import Any
 
 from anabranch.group import _by_value
-from anabranch.group._group import join_at
-from anabranch.group._place import Place
+from anabranch.group.blocking_group import join_at
+from anabranch.group.place import Place
 from anabranch.net.errors import RunAborted
 
 

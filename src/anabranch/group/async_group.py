@@ -22,20 +22,20 @@ import msgspec
 
 from anabranch import overlay as overlays
 from anabranch import plan as plans
+from anabranch.exchange.arithmetic import Buffer, Flat, Floats
+from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.group import _settings
 from anabranch.group.hand_over import HandedOver, Offer, hand_over
+from anabranch.log import events
 from anabranch.net.addresses import ListenAt
 from anabranch.net.errors import PeerError, RunAborted
 from anabranch.net.messages import Admitted, Model, Proceed, Welcome
 from anabranch.net.network import Address, ControlNetwork, Network
-from anabranch.record import events
 from anabranch.site.agent import Gossips, SiteAgent, Transport
-from anabranch.site.arithmetic import Buffer, Flat, Floats
 from anabranch.site.collectives import Round
 from anabranch.site.control import RoundsOver
 from anabranch.site.meter import Meter
 from anabranch.site.serving import ServedModel
-from anabranch.site.terms import Op, Terms, Wire
 
 T = TypeVar("T")
 

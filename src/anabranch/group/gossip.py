@@ -1,6 +1,6 @@
 """One site's gossip from its first step to the mean of all models: what is done in which order.
 
-A scenario's site (`run/site.py`) and :class:`anabranch.ModelGossip` are programs over it.
+A scenario's site (`run/_site.py`) and :class:`anabranch.ModelGossip` are programs over it.
 
     begin()  ->  may_step(), stepped(), send() if that is due, and again  ->  finish()
 
@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from anabranch.learn.averaging import bounds
-from anabranch.learn.local_steps import LocalSteps
+from anabranch.exchange.arithmetic import Floats
+from anabranch.exchange.letters import Letters
+from anabranch.exchange.terms import Wire
 from anabranch.period import Gossip
 from anabranch.site.agent import Gossips, SiteAgent
-from anabranch.site.arithmetic import Floats
 from anabranch.site.collectives import Round
-from anabranch.site.letters import Letters
-from anabranch.site.terms import Wire
+from anabranch.train.averaging import bounds
+from anabranch.train.local_steps import LocalSteps
 
 if TYPE_CHECKING:
     from anabranch.group._settings import Settings

@@ -13,15 +13,15 @@ from msgspec.structs import replace
 from anabranch import overlay as overlays
 from anabranch._text import read_text
 from anabranch._typed_toml import Part, Positive, Seconds, Table, TomlError, decode_toml
-from anabranch.group._checks import check_gossips, check_unserved
+from anabranch.group.checks import check_gossips, check_unserved
 from anabranch.group.service import Service, Serving
+from anabranch.log.events import ReachedBy
 from anabranch.merge import AnyMerge, Mean
 from anabranch.net.silence import STILLNESS_S
 from anabranch.overlay import BUILT_IN, Link, Overlay, Site
 from anabranch.pace import AnyLoad, AnyPace, EqualBatches
 from anabranch.period import Gossip
 from anabranch.plan import LEAST_CHUNK_ELEMENTS, AnyPlanner, Auxiliary, FromFile, Packed
-from anabranch.record.events import ReachedBy
 from anabranch.scheduler.awareness import AnyAwareness, Passive
 from anabranch.scheduler.deal import AnyDeal
 from anabranch.scheduler.paced import Serve

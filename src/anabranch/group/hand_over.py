@@ -18,12 +18,12 @@ from typing import Any
 
 import msgspec
 
-from anabranch.group._tensors import Tensors
-from anabranch.learn.handed_state import Packed, Told, Unpacked, UnreadableState, read_told
+from anabranch.exchange.terms import Op, Terms, Wire
+from anabranch.group.tensors import Tensors
 from anabranch.net.messages import Admitted
 from anabranch.site.agent import SiteAgent
 from anabranch.site.collectives import ExchangeError
-from anabranch.site.terms import Op, Terms, Wire
+from anabranch.train.handed_state import Packed, Told, Unpacked, UnreadableState, read_told
 
 _log = logging.getLogger("anabranch")
 _NONE_HAS_IT = "no site is left that has the state of training"

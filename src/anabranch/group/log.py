@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from anabranch.log import events
+from anabranch.log.console import Console
+from anabranch.log.store import EventLog, LogError
 from anabranch.net.errors import RunAborted
 from anabranch.plan import Plan
-from anabranch.record import events
-from anabranch.record.console import Console
-from anabranch.record.log import EventLog, LogError
 from anabranch.scheduler.run import Abandoned
 from anabranch.scheduler.server import Scheduler
 

@@ -16,16 +16,16 @@ from pathlib import Path
 from anabranch._paths import next_free
 from anabranch.group.log import First, RunLog, conduct
 from anabranch.group.service import Service
+from anabranch.log.console import Console, Line
+from anabranch.log.journal import Journal as FileJournal
+from anabranch.log.journal import JournalBusy
+from anabranch.log.store import EventLog, LogError
 from anabranch.net.errors import RunAborted
 from anabranch.net.network import Address
 from anabranch.net.stdin import at_end_of_stdin
 from anabranch.net.tcp import wait_closed
 from anabranch.net.tls import Credentials
 from anabranch.plan import Plan
-from anabranch.record.console import Console, Line
-from anabranch.record.journal import Journal as FileJournal
-from anabranch.record.journal import JournalBusy
-from anabranch.record.log import EventLog, LogError
 from anabranch.scheduler.run import Abandoned
 from anabranch.scheduler.server import Scheduler
 from anabranch.scheduler.watching import UNWATCHED, Watching, watched

@@ -17,8 +17,10 @@ import msgspec
 from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch.cohort import Clients
-from anabranch.group._checks import LEAST_SITES, check, check_values
 from anabranch.group._settings import Settings, dumps
+from anabranch.group.checks import LEAST_SITES, check, check_values
+from anabranch.log import events
+from anabranch.log.releases import versions
 from anabranch.merge import AnyMerge, Mean
 from anabranch.net.addresses import is_loopback
 from anabranch.net.frames import CONTROL_LIMITS
@@ -38,8 +40,6 @@ from anabranch.plan import (
     Plan,
 )
 from anabranch.plan import Planner as Route
-from anabranch.record import events
-from anabranch.record.releases import versions
 from anabranch.scheduler.awareness import AnyAwareness, Awareness, Passive
 from anabranch.scheduler.chunking import MOST_ELEMENTS, ChunkRule
 from anabranch.scheduler.deal import AnyDeal, adaptive_of

@@ -6,14 +6,14 @@ Those that there are stand in one list, :data:`AnyMerge`.
 
 from typing import get_args as _get_args
 
+from anabranch.merge._data_size import DataSize
+from anabranch.merge._fairness import Fairness
+from anabranch.merge._mean import Mean
 from anabranch.merge._merge import Merge, UpdateFacts
-from anabranch.merge.data_size import DataSize
-from anabranch.merge.fairness import Fairness
-from anabranch.merge.mean import Mean
-from anabranch.merge.outliers import Judge, OutlierFilter, cosine
-from anabranch.merge.product import Factor, Product
-from anabranch.merge.robust import Krum, Median, TrimmedMean
-from anabranch.merge.staleness import Staleness
+from anabranch.merge._outliers import Judge, OutlierFilter, cosine
+from anabranch.merge._product import Factor, Product
+from anabranch.merge._robust import Krum, Median, TrimmedMean
+from anabranch.merge._staleness import Staleness
 
 Robust = TrimmedMean | Median | Krum
 AnyMerge = Factor | Product | Robust

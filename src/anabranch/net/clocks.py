@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from anabranch.net.envelope import Point, least_late_slope, lower_hull
+from anabranch.net._envelope import Point, least_late_slope, lower_hull
 
 _MAX_DRIFT = 5e-4  # what NTP takes for the worst clock that may still be called one
 _REMEMBERED = 128
@@ -73,7 +73,7 @@ class OffsetFilter:
     """Follows the reference clock through loaded links and drifting clocks.
 
     Both floors are fitted with one drift, the one under which all exchanges are least late in
-    total (:mod:`anabranch.net.envelope`). So if only one direction is loaded, the other tells the
+    total (:mod:`anabranch.net._envelope`). So if only one direction is loaded, the other tells the
     drift, and each direction needs but a few idle moments among the exchanges remembered, which
     are the last 128, about eight minutes.
 

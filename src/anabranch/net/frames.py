@@ -26,6 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anabranch import __version__
+from anabranch.net._rings import PLACE, IncomingRing, OutgoingRing
 from anabranch.net.errors import (
     MalformedMessage,
     OtherRelease,
@@ -35,7 +36,6 @@ from anabranch.net.errors import (
 )
 from anabranch.net.identity import CHALLENGE_BYTES
 from anabranch.net.messages import NO_MESSAGE, WIRE_VERSION, AnyMessage, Message, decode, encode
-from anabranch.net.rings import PLACE, IncomingRing, OutgoingRing
 
 PIECE_BYTES = 1 << 18
 _STAGING_BYTES = 1 << 19  # once a payload comes in pieces

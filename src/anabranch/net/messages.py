@@ -119,7 +119,7 @@ class ChunkMessage(_OnItsWay, frozen=True):
         version: of the plan that the exchange runs under.
         chunk: its index.
         path: see above.
-        terms: what is exchanged and in which format, as :class:`anabranch.site.terms.Terms` codes
+        terms: what is exchanged and in which format, as `exchange.terms.Terms` codes
             it: the same at every member.
         epoch: how often the set of contributors had changed, as far as the sender knew.
     """
@@ -149,7 +149,7 @@ class Letter(ChunkMessage, frozen=True):
     answers; ``version`` is 0, as no plan is needed, and the path is one link.
 
     Attributes:
-        weight: what the chunk weighs, see :mod:`anabranch.site.letters`.
+        weight: what the chunk weighs, see :mod:`anabranch.exchange.letters`.
         steps: that the model had made.
         is_answer: whether it answers the receiver's letter.
     """
@@ -270,7 +270,7 @@ class StatusRequest(Message, frozen=True):
 
 
 class StatusReply(Message, frozen=True):
-    """The scheduler's answer: a :class:`anabranch.record.status.Status` as JSON.
+    """The scheduler's answer: a :class:`anabranch.log.status.Status` as JSON.
 
     Attributes:
         stack: the Python stacks that were asked for.
@@ -312,7 +312,7 @@ class Lagging(Message, frozen=True):
 
 
 class Signature(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a site would exchange: :class:`anabranch.site.terms.Terms`, and for whom to read."""
+    """What a site would exchange: :class:`anabranch.exchange.terms.Terms`, and for whom to read."""
 
     op: int
     wire: int

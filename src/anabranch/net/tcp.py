@@ -1,7 +1,7 @@
 """The network made of TCP: one asyncio ``BufferedProtocol`` a connection.
 
 Between processes of one machine, that is over its loopback, a connection is a Unix-domain socket
-and shared memory (:mod:`anabranch.net.shared_memory`).
+and shared memory (:mod:`anabranch.net._shared_memory`).
 
 Bulk data goes around the transport, through a second handle on the same socket: a payload is
 handed to the kernel from where it lies, and what has arrived is taken in a few large reads a turn
@@ -26,7 +26,10 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from anabranch.net import pipe, shared_memory, tls
+from anabranch.net import _shared_memory as shared_memory
+from anabranch.net import pipe, tls
+from anabranch.net._liveness import Liveness, Patience
+from anabranch.net._rings import PIECE_BYTES, IncomingRing, OutgoingRing
 from anabranch.net.addresses import is_loopback, show
 from anabranch.net.deadline import Deadline, after, within
 from anabranch.net.errors import LinkError, NetError, PeerError
@@ -40,10 +43,8 @@ from anabranch.net.frames import (
     encode_greeting,
 )
 from anabranch.net.identity import CHALLENGE_BYTES
-from anabranch.net.liveness import Liveness, Patience
 from anabranch.net.messages import Message
 from anabranch.net.network import Address, Connection, Payload, Receiver
-from anabranch.net.rings import PIECE_BYTES, IncomingRing, OutgoingRing
 from anabranch.net.silence import HEARTBEAT_S, LANE_HEARTBEAT_S, STILLNESS_S
 from anabranch.overlay import Link, Overlay
 

@@ -21,7 +21,7 @@ from itertools import combinations, islice
 from statistics import median
 from typing import Protocol
 
-from anabranch.net.envelope import Point, lateness, least_late_slope
+from anabranch.net._envelope import Point, lateness, least_late_slope
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class BusyPeriodEstimator:
     **Rate.** In a busy period the link never rests, so receive times rise by size / R, whatever
     the clocks, the latency and the sender's kernel do. All busy periods in the window share the
     slope 1 / R; of all slopes it is the one under which the chunks are least late in total
-    (:mod:`anabranch.net.envelope`), so that a pause which the receiver caught up with costs
+    (:mod:`anabranch.net._envelope`), so that a pause which the receiver caught up with costs
     nothing. A lane that shares its link measures what it gets: its share while others send.
 
     **Base delay.** A chunk sent on an idle link shows d + size / R. Where the window has a rate

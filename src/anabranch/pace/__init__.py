@@ -6,17 +6,17 @@ list, :data:`AnyPace`, by which scenario files and tests know them.
 
 from typing import get_args as _get_args
 
+from anabranch.pace._asp import Asp
+from anabranch.pace._bsp import Bsp
+from anabranch.pace._fed_avg import FedAvg
+from anabranch.pace._fed_buff import FedBuff
+from anabranch.pace._fl_r2sp import FlR2sp
+from anabranch.pace._ledger import Applied, Ledger
+from anabranch.pace._load import AnyLoad, Equal, EqualBatches, Load, Tuned, TunedBatches
 from anabranch.pace._pace import Pace, Rule, Step, Update, added_up
-from anabranch.pace.asp import Asp
-from anabranch.pace.bsp import Bsp
-from anabranch.pace.fed_avg import FedAvg
-from anabranch.pace.fed_buff import FedBuff
-from anabranch.pace.fl_r2sp import FlR2sp
-from anabranch.pace.ledger import Applied, Ledger
-from anabranch.pace.load import AnyLoad, Equal, EqualBatches, Load, Tuned, TunedBatches
-from anabranch.pace.r2sp import R2sp
-from anabranch.pace.safa import Safa
-from anabranch.pace.ssp import Ssp
+from anabranch.pace._r2sp import R2sp
+from anabranch.pace._safa import Safa
+from anabranch.pace._ssp import Ssp
 
 AnyPace = Bsp | Asp | Ssp | Safa | R2sp | FlR2sp | FedAvg | FedBuff
 PACES: tuple[type[AnyPace], ...] = _get_args(AnyPace)

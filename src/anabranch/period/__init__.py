@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from anabranch._lazy import lazy as _lazy
 
 if _TYPE_CHECKING:
+    from anabranch.period._adaptive import Adaptive
+    from anabranch.period._clock import VectorClock
+    from anabranch.period._every import Every
+    from anabranch.period._every_epoch import EveryEpoch
+    from anabranch.period._every_step import EveryStep
+    from anabranch.period._moved import Moved
     from anabranch.period._period import Averaged, Period, Progress, Rule
     from anabranch.period._periods import PERIODS, AnyPeriod
-    from anabranch.period.adaptive import Adaptive
-    from anabranch.period.clock import VectorClock
-    from anabranch.period.every import Every
-    from anabranch.period.every_epoch import EveryEpoch
-    from anabranch.period.every_step import EveryStep
-    from anabranch.period.moved import Moved
     from anabranch.period.peers import Gossip, NearPeers, Peers, RandomPeers
 else:
     __getattr__, __dir__ = _lazy(
@@ -24,12 +24,12 @@ else:
         {
             "_period": ["Averaged", "Period", "Progress", "Rule"],
             "_periods": ["PERIODS", "AnyPeriod"],
-            "adaptive": ["Adaptive"],
-            "clock": ["VectorClock"],
-            "every": ["Every"],
-            "every_epoch": ["EveryEpoch"],
-            "every_step": ["EveryStep"],
-            "moved": ["Moved"],
+            "_adaptive": ["Adaptive"],
+            "_clock": ["VectorClock"],
+            "_every": ["Every"],
+            "_every_epoch": ["EveryEpoch"],
+            "_every_step": ["EveryStep"],
+            "_moved": ["Moved"],
             "peers": ["Gossip", "NearPeers", "Peers", "RandomPeers"],
         },
     )

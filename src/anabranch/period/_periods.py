@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import get_args
 
-from anabranch.period.adaptive import Adaptive
-from anabranch.period.every import Every
-from anabranch.period.every_epoch import EveryEpoch
-from anabranch.period.every_step import EveryStep
-from anabranch.period.moved import Moved
+from anabranch.period._adaptive import Adaptive
+from anabranch.period._every import Every
+from anabranch.period._every_epoch import EveryEpoch
+from anabranch.period._every_step import EveryStep
+from anabranch.period._moved import Moved
 
 AnyPeriod = EveryStep | Every | EveryEpoch | Moved | Adaptive
 PERIODS: tuple[type[AnyPeriod], ...] = get_args(AnyPeriod)

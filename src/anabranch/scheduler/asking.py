@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from anabranch.log.status import Status, loads
 from anabranch.net.deadline import within
 from anabranch.net.errors import (
     LinkError,
@@ -17,7 +18,6 @@ from anabranch.net.identity import proven
 from anabranch.net.messages import AnyMessage, Refusal, StatusReply, StatusRequest
 from anabranch.net.network import Address, Network
 from anabranch.net.tls import SCHEDULER, connect_to
-from anabranch.record.status import Status, loads
 
 
 class _Answer:

@@ -19,10 +19,10 @@ from anabranch.net.throughput import Estimate
 from anabranch.overlay import Overlay
 from anabranch.plan import PathSearch, Plan, steady_rate_bps
 from anabranch.scheduler import losses as losing
-from anabranch.scheduler.collector import Collector, Latest, equal_rates
+from anabranch.scheduler._collector import Collector, Latest, equal_rates
+from anabranch.scheduler._policy import Planner, Policy, Replan
+from anabranch.scheduler._rate_forecast import RateForecast
 from anabranch.scheduler.losses import Losses
-from anabranch.scheduler.policy import Planner, Policy, Replan
-from anabranch.scheduler.rate_forecast import RateForecast
 from anabranch.scheduler.reforming import Reforming
 from anabranch.site.meter import Measuring
 
@@ -106,7 +106,7 @@ class Awareness:
         An oracle expects what it knows: the overlay's rates and their traces, but not what faults
         do to them. Whoever measures expects of each deviation from the typical rate what has been
         seen to last, from its measurement to the round: see
-        :mod:`anabranch.scheduler.rate_forecast`. A `Latest` expects what was measured to stay.
+        :mod:`anabranch.scheduler._rate_forecast`. A `Latest` expects what was measured to stay.
         """
         if self._collector is None:
             return self._truth.at(now_s)
@@ -174,7 +174,7 @@ class Passive(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="passive"
         start: what is believed of links before they are measured: what the overlay says, or that
             all are ``equal``.
         belief: what is believed of links once they are: a ``forecast`` for the next round, see
-            :mod:`anabranch.scheduler.collector` and :mod:`anabranch.scheduler.rate_forecast`; or
+            :mod:`anabranch.scheduler._collector` and :mod:`anabranch.scheduler._rate_forecast`; or
             the ``latest`` measurement of each, as in the paper (NetStorm, Algorithm 2, line 1),
             and the start's rate for a link that has none.
         estimator: ``busy-period`` tells the rate from latency and queueing; ``chunk-mean`` is the

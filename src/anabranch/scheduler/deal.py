@@ -8,8 +8,8 @@ from anabranch import plan as plans
 from anabranch._typed_toml import Positive, Table
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
-from anabranch.scheduler.calls.dealing import Dispatching
-from anabranch.scheduler.dispatch import needed_window
+from anabranch.scheduler._dispatch import needed_window
+from anabranch.scheduler.calls._dealing import Dispatching
 
 _ELEMENT_BYTES = 4
 

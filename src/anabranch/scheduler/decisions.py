@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from anabranch.log import events
 from anabranch.pace import Update
-from anabranch.record import events
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from typing import Protocol
 import msgspec
 
 from anabranch import overlay as overlays
+from anabranch.log import LogError
 from anabranch.net.messages import Contribution, LinkRate
 from anabranch.overlay import Overlay
-from anabranch.record import LogError
-from anabranch.scheduler.calls.subgroups import Subgroup
+from anabranch.scheduler.calls._subgroups import Subgroup
 from anabranch.scheduler.losses import Losses
 
 RESERVED = 1_000_000

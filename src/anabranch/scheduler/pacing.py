@@ -29,21 +29,21 @@ from anabranch.merge import AnyMerge, Mean, filter_of
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import Agreed
 from anabranch.pace import Load, Pace, Update, added_up
-from anabranch.scheduler.clients import Clients
+from anabranch.scheduler._clients import Clients
+from anabranch.scheduler._outliers import Outliers
+from anabranch.scheduler._patience import RoundTimes
 from anabranch.scheduler.decisions import Decision
-from anabranch.scheduler.outliers import Outliers
-from anabranch.scheduler.patience import RoundTimes
-from anabranch.scheduler.serving.barring import Barring
-from anabranch.scheduler.serving.groups import Groups
-from anabranch.scheduler.serving.groups import Stage as GroupStage
-from anabranch.scheduler.serving.pace_of_groups import PaceOfGroups
-from anabranch.scheduler.serving.permits import Permits
-from anabranch.scheduler.serving.regrouping import Regrouping
-from anabranch.scheduler.serving.standing import Standing
-from anabranch.scheduler.serving.stepping import Stepping
-from anabranch.scheduler.serving.updates import Iteration, Updates
-from anabranch.scheduler.serving.weights import Weights
-from anabranch.scheduler.serving.workers import Happens, Stage, Workers
+from anabranch.scheduler.serving._barring import Barring
+from anabranch.scheduler.serving._groups import Groups
+from anabranch.scheduler.serving._groups import Stage as GroupStage
+from anabranch.scheduler.serving._pace_of_groups import PaceOfGroups
+from anabranch.scheduler.serving._permits import Permits
+from anabranch.scheduler.serving._regrouping import Regrouping
+from anabranch.scheduler.serving._standing import Standing
+from anabranch.scheduler.serving._stepping import Stepping
+from anabranch.scheduler.serving._updates import Iteration, Updates
+from anabranch.scheduler.serving._weights import Weights
+from anabranch.scheduler.serving._workers import Happens, Stage, Workers
 
 
 class PaceBook:
@@ -283,7 +283,7 @@ class PaceBook:
     # --- outliers
 
     def agreed(self, server: int, told: Agreed) -> list[tuple[Update, float]]:
-        """See :meth:`anabranch.scheduler.outliers.Outliers.agreed`."""
+        """See :meth:`anabranch.scheduler._outliers.Outliers.agreed`."""
         if self._barring is None:
             raise OutOfPlaceMessage(f"site {server} tells how updates agree, and nothing asks it")
         return self._barring.agreed(server, told)

@@ -18,7 +18,7 @@ from statistics import median
 from anabranch import plan as plans
 from anabranch.overlay import Overlay
 from anabranch.plan import ForestProblem, ForestRoute, PathSearch, Plan
-from anabranch.scheduler.policy import Replan, changes, named_changes
+from anabranch.scheduler._policy import Replan, changes, named_changes
 
 _LATEST = 5  # updates of a site that its compute time is the median of
 _ENOUGH = 3  # before it counts

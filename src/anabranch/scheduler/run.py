@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from anabranch.log import LogError, events
 from anabranch.net.addresses import show
 from anabranch.net.deadline import Deadline
 from anabranch.net.errors import RunAborted
@@ -15,16 +16,15 @@ from anabranch.net.messages import Abort, Departed, Message, Patience, Shutdown,
 from anabranch.net.session import LEAST_PATIENCE_S, Session
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
-from anabranch.record import LogError, events
-from anabranch.scheduler.channels import Channels
+from anabranch.scheduler._channels import Channels
+from anabranch.scheduler._members import Members
+from anabranch.scheduler._newcomers import Introductions
+from anabranch.scheduler._patience import RoundTimes
+from anabranch.scheduler._probes import Accusations
+from anabranch.scheduler._restart import Returning
+from anabranch.scheduler._tally import Tally
 from anabranch.scheduler.losses import Losses
-from anabranch.scheduler.members import Members
-from anabranch.scheduler.membership.life import NEWCOMERS, Lives
-from anabranch.scheduler.newcomers import Introductions
-from anabranch.scheduler.patience import RoundTimes
-from anabranch.scheduler.probes import Accusations
-from anabranch.scheduler.restart import Returning
-from anabranch.scheduler.tally import Tally
+from anabranch.scheduler.membership._life import NEWCOMERS, Lives
 
 LONGEST_S = 1e6
 """The longest time that a site may say something took."""

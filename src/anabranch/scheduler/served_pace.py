@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Set
 from typing import Literal
 
 from anabranch import plan as plans
+from anabranch.log import events
 from anabranch.net.deadline import Deadline
 from anabranch.net.errors import MalformedMessage
 from anabranch.net.messages import (
@@ -27,11 +28,10 @@ from anabranch.net.messages import (
 )
 from anabranch.pace import Update
 from anabranch.plan import Plan
-from anabranch.record import events
+from anabranch.scheduler._policy import Replan, event_of
 from anabranch.scheduler.decisions import Decision, events_of
 from anabranch.scheduler.dependence import groups_of, led_through, lost_between, needed
 from anabranch.scheduler.pacing import PaceBook
-from anabranch.scheduler.policy import Replan, event_of
 from anabranch.scheduler.reforming import Reforming
 from anabranch.scheduler.run import LONGEST_S, Run
 

@@ -10,6 +10,8 @@ import math
 import secrets
 
 from anabranch import plan as plans
+from anabranch.log import events
+from anabranch.log.status import Status
 from anabranch.net.deadline import after, within
 from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage, PeerError, UnauthorisedPeer
 from anabranch.net.frames import DISCARD, Sink
@@ -54,37 +56,35 @@ from anabranch.net.refusals import RefusalLimit
 from anabranch.net.session import Session
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
-from anabranch.record import events
-from anabranch.record.status import Status
 from anabranch.scheduler import memory as memories
-from anabranch.scheduler.admission import Admission
-from anabranch.scheduler.answers import Answers
+from anabranch.scheduler._admission import Admission
+from anabranch.scheduler._answers import Answers
+from anabranch.scheduler._beginning import Beginning
+from anabranch.scheduler._channels import Channels
+from anabranch.scheduler._cut_links import BLAME_S, CutLinks
+from anabranch.scheduler._journal_keeper import JournalKeeper
+from anabranch.scheduler._members import Members
+from anabranch.scheduler._outcomes import Outcomes
+from anabranch.scheduler._overview import Overview
+from anabranch.scheduler._patience import RoundTimes
+from anabranch.scheduler._planning import Planners, Planning
+from anabranch.scheduler._presence import Presence
+from anabranch.scheduler._reports import reported
+from anabranch.scheduler._resumption import Resumption
+from anabranch.scheduler._stopping import StoppingLog
+from anabranch.scheduler._survivors import Survivors
 from anabranch.scheduler.awareness import Awareness
-from anabranch.scheduler.beginning import Beginning
-from anabranch.scheduler.calls.dealing import Chunking, Dispatching
-from anabranch.scheduler.calls.outcome import Outcome
-from anabranch.scheduler.channels import Channels
-from anabranch.scheduler.cut_links import BLAME_S, CutLinks
+from anabranch.scheduler.calls._dealing import Chunking, Dispatching
+from anabranch.scheduler.calls._outcome import Outcome
 from anabranch.scheduler.dependence import dispensable
-from anabranch.scheduler.journal_keeper import JournalKeeper
 from anabranch.scheduler.losses import Repairs
-from anabranch.scheduler.members import Members
-from anabranch.scheduler.membership.life import Happens, Stage
+from anabranch.scheduler.membership._life import Happens, Stage
 from anabranch.scheduler.memory import Journal
-from anabranch.scheduler.outcomes import Outcomes
-from anabranch.scheduler.overview import Overview
 from anabranch.scheduler.pacing import PaceBook
-from anabranch.scheduler.patience import RoundTimes
-from anabranch.scheduler.planning import Planners, Planning
-from anabranch.scheduler.presence import Presence
 from anabranch.scheduler.reforming import Reforming
-from anabranch.scheduler.reports import reported
-from anabranch.scheduler.resumption import Resumption
 from anabranch.scheduler.run import Log, Run
 from anabranch.scheduler.served_pace import LastTo, ServedPace
 from anabranch.scheduler.stop_rules import Stops
-from anabranch.scheduler.stopping import StoppingLog
-from anabranch.scheduler.survivors import Survivors
 
 
 class Scheduler:
@@ -372,7 +372,7 @@ class Scheduler:
     # --- what sites say
 
     def answer(self, request: StatusRequest, connection: Connection) -> None:
-        """Say how the run stands: see :meth:`anabranch.scheduler.answers.Answers.answer`."""
+        """Say how the run stands: see :meth:`anabranch.scheduler._answers.Answers.answer`."""
         self._answers.answer(request, connection, self.status())
 
     def refused(self, site: int | None, error: PeerError) -> None:

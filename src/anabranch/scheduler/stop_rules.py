@@ -11,9 +11,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from numbers import Integral, Real
 
-from anabranch.record import events
-from anabranch.record.events import REACHED_BY, ReachedBy
-from anabranch.record.target import Target
+from anabranch.log import events
+from anabranch.log.events import REACHED_BY, ReachedBy
+from anabranch.log.target import Target
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class StopRules:
         accuracy: once sites have seen that their models have it, in (0, 1]; None for no target.
         loss: once sites tell of one that is no larger; None for no target.
         reached_by: whose model counts where sites' models differ; see
-            :class:`anabranch.record.target.Target`.
+            :class:`anabranch.log.target.Target`.
         refuses: whether sites hear of the end by a refused round, where a loss ends the run. Else
             one more round is held where that is needed, with which they hear that it is the last.
 

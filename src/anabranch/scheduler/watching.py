@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from anabranch.log.console import Console
 from anabranch.net.addresses import show
 from anabranch.net.http import serving_page
 from anabranch.net.network import Address
-from anabranch.record.console import Console
 from anabranch.scheduler.server import Scheduler
 
 PATH = "/metrics"
@@ -56,7 +56,7 @@ async def watched(
     async with AsyncExitStack() as stack:
         if watching.metrics is not None:
             # Not above: prometheus-client is an extra, and 15 MB of a scheduler without metrics.
-            from anabranch.record.metrics import CONTENT_TYPE, exposition
+            from anabranch.log.metrics import CONTENT_TYPE, exposition
 
             page = serving_page(
                 watching.metrics, PATH, CONTENT_TYPE, lambda: exposition(scheduler.status())

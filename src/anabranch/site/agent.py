@@ -2,7 +2,7 @@
 
 What the scheduler says goes to the part that it is for: the data plane, the calls that the site
 makes with others (:mod:`anabranch.site.collectives`), a served model
-(:mod:`anabranch.site.serving`), or the instruments (:mod:`anabranch.site.instruments`).
+(:mod:`anabranch.site.serving`), or the instruments (:mod:`anabranch.site._instruments`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import numpy as np
 
 from anabranch import overlay as overlays
 from anabranch import plan as plans
+from anabranch.exchange.arithmetic import Buffer, Floats
+from anabranch.exchange.terms import Terms
 from anabranch.net.addresses import ListenAt, host_to_listen_on
 from anabranch.net.errors import EndedWithout, MalformedMessage, OutOfPlaceMessage, PeerError
 from anabranch.net.frames import Sink
@@ -57,21 +59,19 @@ from anabranch.net.messages import (
 )
 from anabranch.net.network import Address, Connection, ControlNetwork, Listener, Network, Receiver
 from anabranch.plan import Plan
-from anabranch.site.arithmetic import Buffer, Floats
+from anabranch.site._dataplane import DataPlane
+from anabranch.site._exchanging import Exchanging
+from anabranch.site._instruments import Instruments
 from anabranch.site.collectives import Collectives, Round
 from anabranch.site.control import Control, RoundsOver
-from anabranch.site.dataplane import DataPlane
-from anabranch.site.exchanging import Exchanging
-from anabranch.site.instruments import Instruments
 from anabranch.site.meter import Meter
 from anabranch.site.neighbourhood import DataPlaneConfig
 from anabranch.site.serving import ServedModel, Serving
-from anabranch.site.terms import Terms
 
 if TYPE_CHECKING:
+    from anabranch.exchange.letters import Letters
     from anabranch.period import Gossip
-    from anabranch.site.gossiping import Gossiping
-    from anabranch.site.letters import Letters
+    from anabranch.site._gossiping import Gossiping
 
 T = TypeVar("T")
 
@@ -281,7 +281,7 @@ class SiteAgent:
         exchanging = Exchanging(plane, self._collectives.advanced)
         kept_bytes = _ELEMENT_BYTES * transport.kept_elements
         if gossips is not None:
-            from anabranch.site.gossiping import Gossiping  # of no use to most groups
+            from anabranch.site._gossiping import Gossiping  # of no use to most groups
 
             self._gossiping = Gossiping(
                 plane,
@@ -640,7 +640,7 @@ class SiteAgent:
         plane.returned(message.site, message.incarnation, address)
         self._scheduler.post(RejoinAck(message.site, message.incarnation))
 
-    # --- what the data plane tells; see anabranch.site.dataplane.Owner
+    # --- what the data plane tells; see anabranch.site._dataplane.Owner
 
     def failed(self, error: Exception) -> None:
         """Ask the scheduler to end the run: it knows better who is to blame."""

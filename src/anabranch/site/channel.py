@@ -29,8 +29,8 @@ from anabranch.net.messages import (
     encode,
 )
 from anabranch.plan import Plan
-from anabranch.site.call import Call, void
-from anabranch.site.exchanging import Exchanging
+from anabranch.site._call import Call, void
+from anabranch.site._exchanging import Exchanging
 
 KEPT_PLANS = 16
 """The plans that a site keeps of a channel: those of the highest versions. Each order of size of

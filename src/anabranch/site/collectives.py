@@ -19,6 +19,10 @@ from typing import Any
 import numpy as np
 
 from anabranch import plan as plans
+from anabranch.exchange.arithmetic import Buffer, Flat, Floats
+from anabranch.exchange.exchange import Exchange
+from anabranch.exchange.reduction import weight_of
+from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.net.errors import LinkError, NetError, OutOfPlaceMessage, PeerError, RunAborted
 from anabranch.net.messages import (
     Admitted,
@@ -51,15 +55,11 @@ from anabranch.net.messages import (
     Withdrawn,
 )
 from anabranch.plan import Plan
-from anabranch.site.arithmetic import Buffer, Flat, Floats
-from anabranch.site.call import Call, signature_of, void
+from anabranch.site._call import Call, signature_of, void
+from anabranch.site._exchanging import Exchanging
+from anabranch.site._following import Following, Kept
 from anabranch.site.channel import Asked, Channel, Channels, Gathering
 from anabranch.site.control import Control, RoundsOver
-from anabranch.site.exchange import Exchange
-from anabranch.site.exchanging import Exchanging
-from anabranch.site.following import Following, Kept
-from anabranch.site.reduction import weight_of
-from anabranch.site.terms import Op, Terms, Wire
 
 # How often, while as many chunks end as may be under way, a site tells the scheduler so.
 _REPORTS_A_WINDOW = 16

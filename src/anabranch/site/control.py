@@ -77,10 +77,10 @@ from anabranch.net.pipe import End
 from anabranch.net.session import LEAST_PATIENCE_S, Session
 from anabranch.net.tcp import CONTROL_SILENCE_S
 from anabranch.net.tls import SCHEDULER, TlsError, checked, connect_to
-from anabranch.site.carrying import Carrying
-from anabranch.site.stacks import stacks
-from anabranch.site.waiting import saying
-from anabranch.site.ways import Attempt, Ways
+from anabranch.site._carrying import Carrying
+from anabranch.site._stacks import stacks
+from anabranch.site._waiting import saying
+from anabranch.site._ways import Attempt, Ways
 
 M = TypeVar("M", bound=Message)
 _log = logging.getLogger("anabranch")
@@ -191,12 +191,12 @@ class Control:
         return self._patience_s
 
     def carry(self, source: int, connection: Connection) -> End:
-        """See :meth:`anabranch.site.carrying.Carrying.take`."""
+        """See :meth:`anabranch.site._carrying.Carrying.take`."""
         is_direct = self.is_connected and self._through is None
         return self._carrying.take(source, connection, self._scheduler if is_direct else None)
 
     async def finish_carrying(self) -> None:
-        """See :meth:`anabranch.site.carrying.Carrying.finish`."""
+        """See :meth:`anabranch.site._carrying.Carrying.finish`."""
         await self._carrying.finish()
 
     def wait_longer(self, patience_s: float) -> None:

@@ -2,7 +2,7 @@
 
 A neighbour is in its latest *incarnation*, as a site that died may come back as another process.
 It is *lost* from when its lane ends, or its link is cut, until it returns; and *silent* while any
-connection of its lane says nothing for unusually long. :mod:`anabranch.site.dataplane` says which
+connection of its lane says nothing for unusually long. :mod:`anabranch.site._dataplane` says which
 of these happens, here it is remembered.
 """
 
@@ -19,7 +19,7 @@ from anabranch.net.network import Address, Connection
 from anabranch.net.tls import check_identity, identity_of
 from anabranch.overlay import Overlay
 from anabranch.plan import Auxiliary
-from anabranch.site.lane import relay_window
+from anabranch.site._lane import relay_window
 
 MOST_CHUNK_ELEMENTS = 1 << 26
 LIMITS = Limits(message_bytes=1 << 16, payload_bytes=4 * MOST_CHUNK_ELEMENTS)

@@ -11,6 +11,11 @@ from functools import partial
 import numpy as np
 
 from anabranch import plan as plans
+from anabranch.exchange.actions import Action, ModelHere, Quiet, Receipt, Send, UpdateHere
+from anabranch.exchange.arithmetic import Flat, Floats, Sized
+from anabranch.exchange.partition import AS_UPDATES, Mixing, Rule, ServerPartition
+from anabranch.exchange.served import Served
+from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.net.errors import (
     LinkError,
     MalformedMessage,
@@ -34,13 +39,8 @@ from anabranch.net.messages import (
     Welcome,
 )
 from anabranch.plan import Plan, deal
-from anabranch.site.actions import Action, ModelHere, Quiet, Receipt, Send, UpdateHere
-from anabranch.site.arithmetic import Flat, Floats, Sized
+from anabranch.site._dataplane import DataPlane, Fate
 from anabranch.site.control import Control, RoundsOver
-from anabranch.site.dataplane import DataPlane, Fate
-from anabranch.site.partition import AS_UPDATES, Mixing, Rule, ServerPartition
-from anabranch.site.served import Served
-from anabranch.site.terms import Op, Terms, Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class Serving:
         """Return the memory of an update's pull (0) or push (1), if it is not what there is."""
         return self._rooms[update % len(self._rooms)][which] if self._rooms else otherwise
 
-    # --- as a plug; see anabranch.site.dataplane.Plug
+    # --- as a plug; see anabranch.site._dataplane.Plug
 
     def receive(self, message: ChunkMessage, payload_bytes: int) -> Sink:
         """Return where a chunk of an update or of a model goes.
@@ -454,7 +454,7 @@ class Serving:
             self._reformed = None
 
     def change_epoch(self, message: EpochChanged) -> None:
-        """See :meth:`anabranch.site.served.Served.change_epoch`."""
+        """See :meth:`anabranch.exchange.served.Served.change_epoch`."""
         part = self._parts.get(message.version)
         if part is not None:
             self._act(part.change_epoch(message.epoch, message.workers, message.round))

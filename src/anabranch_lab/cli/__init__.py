@@ -1,7 +1,7 @@
 """The lab's commands, which join those of anabranch."""
 
 # In the order in which the commands are listed.
-from anabranch_lab.cli import _runs  # isort: skip  # noqa: F401
+from anabranch_lab.cli import runs  # isort: skip  # noqa: F401
 from anabranch_lab.cli import _plans  # isort: skip  # noqa: F401
 from anabranch_lab.cli import _results  # isort: skip  # noqa: F401
 from anabranch_lab.cli import _processes  # isort: skip  # noqa: F401

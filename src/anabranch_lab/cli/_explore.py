@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anabranch.cli._app import app, console, ending_on_interrupt
+from anabranch.cli.commands import app, console, ending_on_interrupt
 
 if TYPE_CHECKING:
     from anabranch_lab.run.explore import Found

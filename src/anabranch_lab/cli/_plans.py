@@ -11,8 +11,10 @@ import typer
 from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch._typed_toml import listed, nearest, tag_of
-from anabranch.cli._app import app, console, tell_of
-from anabranch.cli._options import ROUTES
+from anabranch.cli.commands import app, console, tell_of
+from anabranch.cli.options import ROUTES
+from anabranch.log import units
+from anabranch.log.terminal import Bar, Branch, Rows
 from anabranch.overlay import GraphLacks, Overlay, OverlayError, UniformRates
 from anabranch.plan import (
     AnyPlanner,
@@ -22,8 +24,6 @@ from anabranch.plan import (
     Prediction,
     Ring,
 )
-from anabranch.record import units
-from anabranch.record.terminal import Bar, Branch, Rows
 from anabranch.scheduler.chunking import ChunkRule
 
 _ELEMENT_BYTES = 4
@@ -142,7 +142,7 @@ def plan(
         save.write_text(f"{plans.dumps(chosen)}\n", encoding="utf-8")
         console.print(f"saved: {save}", soft_wrap=True)
     if html is not None:
-        from anabranch_lab.record.report import write_plan_page
+        from anabranch_lab.reports.report import write_plan_page
 
         write_plan_page(network, planned, html)
         console.print(f"drawn: {html}", soft_wrap=True)

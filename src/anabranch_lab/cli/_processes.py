@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from anabranch._text import say
-from anabranch.cli._app import app
-from anabranch.cli._options import (
+from anabranch.cli.commands import app
+from anabranch.cli.options import (
     FormatOption,
     InsecureOption,
     JournalOption,
@@ -34,7 +34,7 @@ from anabranch.cli._options import (
 from anabranch.net.addresses import is_wildcard
 from anabranch.net.tls import SCHEDULER, identity_of
 from anabranch.scheduler.watching import PROGRESS_S
-from anabranch_lab.cli._runs import DataOption, SaveOption
+from anabranch_lab.cli.runs import DataOption, SaveOption
 from anabranch_lab.run import scenario as scenarios
 from anabranch_lab.run.checkpoints import Course, Files
 from anabranch_lab.run.launch import BEGAN

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from anabranch.cli._app import app, console
-from anabranch.record import LogError, read_events, summarise, units
-from anabranch_lab.cli._runs import print_results
-from anabranch_lab.record import export as exporting
+from anabranch.cli.commands import app, console
+from anabranch.log import LogError, read_events, summarise, units
+from anabranch_lab.cli.runs import print_results
+from anabranch_lab.reports import export as exporting
 from anabranch_lab.run.replay import ReplayError
 from anabranch_lab.run.replay import replay as replay_log
 
@@ -23,7 +23,7 @@ def report(
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
 ) -> None:
     """Write a report of one run, or of several side by side."""
-    from anabranch_lab.record.report import write_report
+    from anabranch_lab.reports.report import write_report
 
     logs = _logs(runs)
     print_results(logs)

@@ -19,9 +19,9 @@ from typing import Any, Protocol
 import msgspec
 
 from anabranch._typed_toml import BadInput
-from anabranch.learn.work import State, Work
 from anabranch.overlay import Overlay
 from anabranch.period import Every
+from anabranch.train.work import State, Work
 from anabranch_lab.run.scenario import Scenario, ScenarioError, encode
 
 _FOLDER_SUFFIX = ".checkpoints"
@@ -170,7 +170,7 @@ class _About:
 
     @classmethod
     def read(cls, path: Path) -> _About:
-        from anabranch_lab.learn.states import StateError, read_about
+        from anabranch_lab.tasks.states import StateError, read_about
 
         try:
             texts = read_about(path)
@@ -302,10 +302,10 @@ class Resumable(Protocol):
     """What goes on from a state: work, or a site's local steps with it."""
 
     def state_dict(self) -> State:
-        """See :class:`anabranch.learn.work.Work`."""
+        """See :class:`anabranch.train.work.Work`."""
 
     def load_state_dict(self, state: State) -> None:
-        """See :class:`anabranch.learn.work.Work`."""
+        """See :class:`anabranch.train.work.Work`."""
 
 
 class Keeper:
@@ -349,7 +349,7 @@ class Keeper:
         folder = self._files.resume
         if folder is None:
             return
-        from anabranch_lab.learn.states import StateError, load_state
+        from anabranch_lab.tasks.states import StateError, load_state
 
         path = _path(folder, self._site)
         _About.read(path).check(
@@ -373,7 +373,7 @@ class Keeper:
 
     def save(self, work: Resumable, round: int) -> None:
         """Save what this site goes on from after a round, and remove what is no longer needed."""
-        from anabranch_lab.learn.states import save_state
+        from anabranch_lab.tasks.states import save_state
 
         assert self._files.checkpoints is not None
         folder = self._files.checkpoints / f"round-{round:06}"
@@ -395,6 +395,6 @@ class Keeper:
 
 def leave_weights(work: Work, path: Path) -> None:
     """Write the weights of work, by the names that its model gives them."""
-    from anabranch_lab.learn.states import save_weights
+    from anabranch_lab.tasks.states import save_weights
 
     save_weights(path, work.state_dict()["model"])

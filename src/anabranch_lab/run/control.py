@@ -15,20 +15,21 @@ from anabranch import plan as plans
 from anabranch.group.log import First, RunLog
 from anabranch.group.serve import Process, Program, serve
 from anabranch.group.service import Machines, Service, Serving
+from anabranch.log.events import FaultInjected, RunStarted
 from anabranch.net.addresses import is_loopback
 from anabranch.net.silence import STILLNESS_S
 from anabranch.net.tcp import CONTROL_SILENCE_S
 from anabranch.overlay import Overlay
 from anabranch.plan import ForestRoute, Plan
-from anabranch.record.events import FaultInjected, RunStarted
 from anabranch.scheduler.paced import Serve
 from anabranch.scheduler.served_pace import LastTo
 from anabranch.scheduler.server import Scheduler
 from anabranch.scheduler.stop_rules import StopRules
 from anabranch_lab.emulate import most_strands
+from anabranch_lab.run._evaluator import evaluator_of, holds_whole
+from anabranch_lab.run._faults import Pause, Scripted, play
+from anabranch_lab.run._standing_still import stand_still
 from anabranch_lab.run.checkpoints import WHOLE, Course, Job, check_course
-from anabranch_lab.run.evaluator import evaluator_of, holds_whole
-from anabranch_lab.run.faults import Pause, Scripted, play
 from anabranch_lab.run.scenario import (
     Scenario,
     ScenarioError,
@@ -37,7 +38,6 @@ from anabranch_lab.run.scenario import (
     with_compute_times,
 )
 from anabranch_lab.run.scenario.tasks import Exchange, Own
-from anabranch_lab.run.standing_still import stand_still
 from anabranch_lab.run.work import buffer_elements, describe
 
 # The linear program of the limit takes about a second at 50 sites and five at 100.

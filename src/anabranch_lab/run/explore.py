@@ -21,20 +21,20 @@ import numpy as np
 import numpy.typing as npt
 
 from anabranch import plan as plans
+from anabranch.exchange.arithmetic import Flat
+from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.group.async_group import AsyncGroup, Door, Hears, Ports, join
 from anabranch.group.hand_over import Offer
 from anabranch.group.service import Service
+from anabranch.log import events
 from anabranch.net.errors import NetError, PeerError
 from anabranch.net.messages import Admitted, Contribution
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import AnyPlanner, Balanced, Fapt, Packed, Spanning, Star
-from anabranch.record import events
 from anabranch.scheduler.deal import ByShare
 from anabranch.scheduler.run import Abandoned
 from anabranch.scheduler.server import Scheduler
-from anabranch.site.arithmetic import Flat
 from anabranch.site.control import RoundsOver
-from anabranch.site.terms import Op, Terms, Wire
 from anabranch_lab.sim.loop import Deadlock, run_virtually
 from anabranch_lab.sim.network import SimulatedNetwork
 

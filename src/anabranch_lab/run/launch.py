@@ -17,10 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
+from anabranch.log.events import LinksEmulated
+from anabranch.log.store import append_after
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import Overlay
-from anabranch.record.events import LinksEmulated
-from anabranch.record.log import append_after
 from anabranch_lab.emulate import Emulation, EmulationError, emulated
 from anabranch_lab.run.checkpoints import checkpoints_of, round_of, weights_of
 

@@ -9,12 +9,12 @@ from statistics import fmean
 from types import TracebackType
 
 from anabranch._paths import parts_of
-from anabranch.record.events import Event, UnknownEvent
-from anabranch.record.log import LogError, read_events
-from anabranch.record.summary import RunSummary
-from anabranch.record.terminal import Bar, Terminal
-from anabranch_lab.record import tables
-from anabranch_lab.record.runs import Run
+from anabranch.log.events import Event, UnknownEvent
+from anabranch.log.store import LogError, read_events
+from anabranch.log.summary import RunSummary
+from anabranch.log.terminal import Bar, Terminal
+from anabranch_lab.reports import tables
+from anabranch_lab.reports.runs import Run
 
 _REFRESH_S = 0.5
 _LATEST = 20  # rounds whose mean pace is expected to go on

@@ -15,9 +15,7 @@ from typing import cast
 
 from anabranch import plan as plans
 from anabranch._typed_toml import tag_of
-from anabranch.net.errors import PeerError
-from anabranch.plan import Plan
-from anabranch.record.events import (
+from anabranch.log.events import (
     ClientBarred,
     ClientReadmitted,
     Event,
@@ -39,6 +37,8 @@ from anabranch.record.events import (
     WorkerWent,
     kind_of,
 )
+from anabranch.net.errors import PeerError
+from anabranch.plan import Plan
 from anabranch.scheduler import paced
 from anabranch.scheduler.decisions import Decision, events_of
 from anabranch.scheduler.dependence import groups_of, led_through, lost_between
@@ -85,7 +85,7 @@ def replay(numbered: Iterable[tuple[int, Event | UnknownEvent]]) -> Replayed:
     Moments are compared too, to the last bit. A log cut short is played as far as it goes.
 
     Args:
-        numbered: a log's events from the first on, as `anabranch.record.read_events` yields them.
+        numbered: a log's events from the first on, as `anabranch.log.read_events` yields them.
 
     Raises:
         ReplayError: names the first event that differs, or why the log cannot be played.

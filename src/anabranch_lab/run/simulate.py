@@ -16,23 +16,15 @@ from msgspec import structs
 from anabranch.fleet import ComputeModel
 from anabranch.group.log import RunLog, conduct
 from anabranch.group.service import Service
+from anabranch.log.store import EventLog
 from anabranch.net.addresses import ListenAt
 from anabranch.net.errors import EndedWithout, NetError, RunAborted
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, ControlNetwork, Network
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
-from anabranch.record.log import EventLog
 from anabranch.scheduler.server import Scheduler
-from anabranch_lab.run.checkpoints import Course, Files, checkpoints_of, plan_course, weights_of
-from anabranch_lab.run.control import (
-    ending_with,
-    first_event,
-    job_of,
-    note_fault,
-    service_of,
-)
-from anabranch_lab.run.faults import (
+from anabranch_lab.run._faults import (
     ClockStep,
     ComputeFactor,
     Disconnect,
@@ -43,9 +35,17 @@ from anabranch_lab.run.faults import (
     Scripted,
     play,
 )
+from anabranch_lab.run._site import Passing, take_part
+from anabranch_lab.run.checkpoints import Course, Files, checkpoints_of, plan_course, weights_of
+from anabranch_lab.run.control import (
+    ending_with,
+    first_event,
+    job_of,
+    note_fault,
+    service_of,
+)
 from anabranch_lab.run.scenario import Scenario, check_simulable, compute_model, script_of
 from anabranch_lab.run.scenario.tasks import Exchange
-from anabranch_lab.run.site import Passing, take_part
 from anabranch_lab.sim.loop import Deadlock, VirtualLoop, run_virtually
 from anabranch_lab.sim.machine import Clock, Machine
 from anabranch_lab.sim.network import SimulatedNetwork
@@ -339,7 +339,7 @@ def _counted_from(began_s: float, at: Callable[..., object]) -> Callable[..., ob
 
 
 class _SimulatedWorld:
-    """See :class:`anabranch_lab.run.site.World`."""
+    """See :class:`anabranch_lab.run._site.World`."""
 
     def __init__(
         self,

@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from anabranch.learn.averaging import Average
-from anabranch.learn.work import Context, ServableWork, State, Work, averaged_elements
+from anabranch.exchange.terms import Wire
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import Overlay
-from anabranch.site.terms import Wire
-from anabranch_lab.learn.partition import AnyPartition, Indices
-from anabranch_lab.run.local_steps import LocalWork
-from anabranch_lab.run.own import OwnWork, ServableOwnWork, make_own_work
+from anabranch.train.averaging import Average
+from anabranch.train.work import Context, ServableWork, State, Work, averaged_elements
+from anabranch_lab.run._local_steps import LocalWork
+from anabranch_lab.run._own import OwnWork, ServableOwnWork, make_own_work
+from anabranch_lab.run._served_steps import ServedSteps
 from anabranch_lab.run.scenario import Scenario, ScenarioError
 from anabranch_lab.run.scenario.tasks import Exchange, Own, Task, Train
-from anabranch_lab.run.served_steps import ServedSteps
+from anabranch_lab.tasks.partition import AnyPartition, Indices
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from anabranch.learn.optimisers import Update
-    from anabranch_lab.learn import tasks
+    from anabranch.train.optimisers import Update
+    from anabranch_lab.tasks import kinds as tasks
 
 Floats = npt.NDArray[np.float32]
 
@@ -193,8 +193,8 @@ def buffer_elements(scenario: Scenario, names: tuple[str, ...], data_dir: Path |
 def _model_elements(data: str, name: str, hidden: tuple[int, ...]) -> int:
     import torch
 
-    from anabranch_lab.learn.models import build_model
-    from anabranch_lab.learn.tasks import looks_of
+    from anabranch_lab.tasks.kinds import looks_of
+    from anabranch_lab.tasks.models import build_model
 
     looks = looks_of(data)
     with torch.device("meta"):  # shapes only
@@ -245,13 +245,13 @@ def servable(work: Work, scenario: Scenario) -> ServableWork:
 
 @lru_cache(maxsize=1)  # the sites of a simulation share it
 def _load_task(name: str, data_dir: Path | None) -> tasks.Task:
-    from anabranch_lab.learn.tasks import load_task
+    from anabranch_lab.tasks.kinds import load_task
 
     return load_task(name, data_dir)
 
 
 def _build_model(task: Train, data: tasks.Task, seed: int) -> nn.Module:
-    from anabranch_lab.learn.models import build_model
+    from anabranch_lab.tasks.models import build_model
 
     return build_model(
         task.model,
@@ -334,8 +334,8 @@ class _Training:
         names: tuple[str, ...],
         data_dir: Path | None,
     ) -> None:
-        from anabranch.learn.optimisers import Adam, Optimiser, Sgd
-        from anabranch_lab.learn.train import Trainer
+        from anabranch.train.optimisers import Adam, Optimiser, Sgd
+        from anabranch_lab.tasks.train import Trainer
 
         data = _load_task(task.data, data_dir)
         model = _build_model(task, data, scenario.seed)
@@ -424,7 +424,7 @@ class _Training:
         self._trainer.train_on(self._shards[client], seed, labels)
 
     def apply(self, round: int) -> int:
-        from anabranch.learn.checksum import checksum
+        from anabranch.train.checksum import checksum
 
         self._trainer.update()
         return checksum(self._trainer.flat.parameters)
@@ -457,7 +457,7 @@ class _Exchanging(_LearnsNothing):
         _fill(self.buffer, self._site)
 
     def apply(self, round: int) -> int:
-        from anabranch.learn.checksum import checksum
+        from anabranch.train.checksum import checksum
 
         _check(self.buffer, self._sites, round)
         return checksum(self.buffer)

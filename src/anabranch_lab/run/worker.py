@@ -25,11 +25,11 @@ from anabranch.net.tcp import LANE_SILENCE_S, Networks
 from anabranch.net.tls import Credentials
 from anabranch.overlay import Link, Overlay
 from anabranch.site.neighbourhood import LIMITS as DATA_LIMITS
+from anabranch_lab.run._faults import Kill, Pause, Scripted, link_factors, play
+from anabranch_lab.run._site import Passing, take_part
+from anabranch_lab.run._standing_still import stand_still
 from anabranch_lab.run.checkpoints import Files
-from anabranch_lab.run.faults import Kill, Pause, Scripted, link_factors, play
 from anabranch_lab.run.scenario import Scenario, compute_model, script_of
-from anabranch_lab.run.site import Passing, take_part
-from anabranch_lab.run.standing_still import stand_still
 
 T = TypeVar("T")
 _log = logging.getLogger("anabranch")
@@ -114,7 +114,7 @@ async def _run(
 
 
 class _RealWorld:
-    """See :class:`anabranch_lab.run.site.World`."""
+    """See :class:`anabranch_lab.run._site.World`."""
 
     def __init__(
         self,

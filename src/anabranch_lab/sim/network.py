@@ -1,7 +1,7 @@
 """The network port, made of flows: every connection lives in one loop, and links are modelled.
 
 What a lane sends becomes a flow over its link, and over its two sites' ports where the overlay
-caps them; flows share by max-min fairness (:mod:`anabranch_lab.sim.fluid`), at a link's goodput
+caps them; flows share by max-min fairness (:mod:`anabranch_lab.sim._fluid`), at a link's goodput
 ``rate * (1 - loss)`` times what faults leave of it. ``send`` returns when the last byte has left;
 the message arrives one latency later, whole and in order. A connection takes no time to make, and
 over a cut link none is made.
@@ -34,7 +34,7 @@ from anabranch.net.frames import DISCARD, PREFIX_BYTES, Sink
 from anabranch.net.messages import AnyMessage, Message, encode
 from anabranch.net.network import Address, Connection, Payload, Receiver, frozen
 from anabranch.overlay import Latency, Overlay
-from anabranch_lab.sim.fluid import Flow, Fluid
+from anabranch_lab.sim._fluid import Flow, Fluid
 from anabranch_lab.sim.loop import VirtualLoop, process_of
 
 _CONNECT_S = 4.0  # after which the real networks give up, where nothing answers

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from msgspec import inspect
 
+from anabranch.log import read_events
+from anabranch.log.events import RunStarted
 from anabranch.overlay import Overlay, random_complete
-from anabranch.record import read_events
-from anabranch.record.events import RunStarted
 from anabranch_lab.run.scenario import (
     Scenario,
     ScenarioError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
-from anabranch.interop.flower import FlR2sp
+from anabranch.flower import FlR2sp
 from digits.task import accuracy, model
 
 app = ServerApp()

@@ -7,8 +7,8 @@ from functools import cache
 import torch
 from torch import nn
 
-from anabranch_lab.learn.partition import Dirichlet
-from anabranch_lab.learn.tasks import Task, load_task
+from anabranch_lab.tasks.kinds import Task, load_task
+from anabranch_lab.tasks.partition import Dirichlet
 
 
 @cache

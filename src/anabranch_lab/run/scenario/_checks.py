@@ -7,7 +7,6 @@ import re
 
 from anabranch._typed_toml import BadInput, tag_of
 from anabranch.fleet import ComputeError
-from anabranch.learn import local_steps
 from anabranch.merge import DataSize, Mean, OutlierFilter, Product, Robust, filter_of
 from anabranch.overlay import Overlay, OverlayError
 from anabranch.pace import Bsp, FedAvg, FlR2sp, TunedBatches
@@ -21,13 +20,14 @@ from anabranch.scheduler.paced import (
     misfit,
     unfit_for_letters,
 )
-from anabranch_lab.learn.adversaries import Noise, Scaled
-from anabranch_lab.learn.profiles import load_profile
-from anabranch_lab.learn.sampling import Shuffled
-from anabranch_lab.run.faults import FaultError, Kill, LinkFactor, Pause, script
+from anabranch.train import local_steps
+from anabranch_lab.run._faults import FaultError, Kill, LinkFactor, Pause, script
 from anabranch_lab.run.scenario._effect import without_effect
 from anabranch_lab.run.scenario._model import Scenario, compute_model, script_of, with_compute_times
 from anabranch_lab.run.scenario.tasks import Exchange, Own, Train
+from anabranch_lab.tasks.adversaries import Noise, Scaled
+from anabranch_lab.tasks.profiles import load_profile
+from anabranch_lab.tasks.sampling import Shuffled
 
 
 class ScenarioError(BadInput):

@@ -13,9 +13,9 @@ from anabranch.fleet import Compute, SiteCompute
 from anabranch.pace import Asp, FedAvg, FedBuff
 from anabranch.period import EveryStep
 from anabranch.scheduler.paced import Serve
-from anabranch_lab.learn.sampling import Shuffled
 from anabranch_lab.run.scenario._model import LEAST_SITES, Scenario
 from anabranch_lab.run.scenario.tasks import Exchange, Train
+from anabranch_lab.tasks.sampling import Shuffled
 
 
 def without_effect(scenario: Scenario) -> Iterator[tuple[str, str]]:

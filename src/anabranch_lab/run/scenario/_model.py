@@ -12,20 +12,20 @@ from msgspec import Meta
 from anabranch._typed_toml import LONGEST_S, Positive, Seconds, Table
 from anabranch.cohort import Clients
 from anabranch.fleet import Compute, ComputeModel
-from anabranch.learn.averaging import Average
+from anabranch.log.events import ReachedBy
 from anabranch.merge import AnyMerge, Mean
 from anabranch.overlay import Overlay, is_doubtful_latency
 from anabranch.pace import AnyLoad, AnyPace, Bsp, EqualBatches
 from anabranch.period import AnyPeriod, Every, EveryEpoch, EveryStep, Gossip
 from anabranch.plan import AnyPlanner, Auxiliary, ForestRoute, Packed
-from anabranch.record.events import ReachedBy
 from anabranch.scheduler.awareness import AnyAwareness
 from anabranch.scheduler.deal import Adaptive, AnyDeal, adaptive_of
 from anabranch.scheduler.paced import Serve
 from anabranch.site.neighbourhood import MOST_CHUNK_ELEMENTS
-from anabranch_lab.learn.sampling import AnySampling, Shuffled
-from anabranch_lab.run.faults import Fault, Scripted, script
+from anabranch.train.averaging import Average
+from anabranch_lab.run._faults import Fault, Scripted, script
 from anabranch_lab.run.scenario.tasks import Task
+from anabranch_lab.tasks.sampling import AnySampling, Shuffled
 
 
 class Stop(Table, frozen=True, kw_only=True):

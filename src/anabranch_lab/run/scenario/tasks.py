@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta, field
 
 from anabranch._typed_toml import MOST, Positive, Seconds, Table
-from anabranch_lab.learn.adversaries import AnyAdversaries
-from anabranch_lab.learn.partition import AnyPartition, Even
-from anabranch_lab.learn.profiles import load_profile
+from anabranch_lab.tasks.adversaries import AnyAdversaries
+from anabranch_lab.tasks.partition import AnyPartition, Even
+from anabranch_lab.tasks.profiles import load_profile
 
 MOST_ELEMENTS = 10**13  # 40 TB
 
@@ -106,11 +106,11 @@ class Exchange(Table, frozen=True, kw_only=True, tag_field="kind", tag="exchange
 
 
 class Own(Table, frozen=True, kw_only=True, tag_field="kind", tag="own"):
-    """Do what code of your own does; `anabranch.learn.work` says what it must have.
+    """Do what code of your own does; `anabranch.train.work` says what it must have.
 
     Args:
-        factory: ``module:function``. The function takes a `anabranch.learn.work.Context` and
-            returns a `anabranch.learn.work.Work`.
+        factory: ``module:function``. The function takes a `anabranch.train.work.Context` and
+            returns a `anabranch.train.work.Work`.
         folder: where the module is looked for before the usual places, from the scenario's folder.
         options: handed to the factory.
         batch_size: samples a site takes each step.

@@ -1,0 +1,1 @@
+"""What sites compute of an exchange: terms, chunks, sums, and served parts. Pure."""

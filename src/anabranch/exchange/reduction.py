@@ -1,0 +1,457 @@
+"""Adding up on the way: one site's part in reducing a buffer up the trees of a plan. Pure.
+
+Up a tree, a site sends a chunk's sum on as soon as its own contribution and every child's are in;
+at the root the sum is whole. A subtree without contributors sends nothing and is not waited for; a
+lone contributor's chunks go to the roots directly, relayed by the sites in between.
+
+Data may arrive before the exchange has begun here: a neighbour is ahead, or this site does not know
+the plan, or who contributes, yet. It is summed all the same, under the version it was sent under,
+because a sum needs no child count; whether a chunk is complete is asked only once both are known.
+The dispatch of chunks to trees may go on while the exchange does: chunks whose tree is not known
+yet wait in the same way.
+
+**Epochs.** The part of a lost contributor in a sum cannot be taken out again. So a reduction is of
+one epoch, which counts how often the set of contributors has changed: sums of an earlier one are
+void, and the owner of this object makes a new one for the next epoch.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from numbers import Real
+from typing import Protocol, cast
+
+from anabranch.exchange.actions import Action, Receipt, Send, Stray, Total
+from anabranch.exchange.arithmetic import (
+    Accumulator,
+    Buffer,
+    Nothing,
+    Payload,
+    Piece,
+    Scratch,
+    arithmetic,
+)
+from anabranch.exchange.terms import Op, op_of, wire_of
+from anabranch.net.errors import DuplicateMessage, MalformedMessage, OutOfPlaceMessage
+from anabranch.net.messages import ChunkMessage, PartialSum
+from anabranch.plan import NO_PARENT, Chunk, Place, Plan, places_up
+
+# Weights multiply and divide float32 sums: beyond this they would vanish or overflow.
+_LEAST_WEIGHT, _MOST_WEIGHT = 1e-20, 1e20
+# A child's weights are added up in the order in which they come, which may differ between chunks.
+_SAME_WEIGHT = 1e-9
+
+
+class Room:
+    """What early data may take, over all exchanges of a site.
+
+    Args:
+        elements: how many.
+
+    Attributes:
+        left: of those.
+        scratch: memory for sums.
+    """
+
+    def __init__(self, elements: int) -> None:
+        self.elements = elements
+        self.left = elements
+        self.scratch = Scratch()
+
+    def take(self, elements: int, what: str) -> None:
+        """Use some.
+
+        Raises:
+            OutOfPlaceMessage: there is not so much left.
+        """
+        if elements > self.left:
+            raise OutOfPlaceMessage(
+                f"{what} comes before its exchange has begun here, where {self.left} of "
+                f"{self.elements} elements of room for such data are left"
+            )
+        self.left -= elements
+
+
+class Root(Protocol):
+    """What a root does with whole sums: it spreads a mean, or takes a step of a model."""
+
+    def take(self, total: Total) -> list[Action]:
+        """Take the sum of one chunk."""
+
+
+class _Partial:
+    """A chunk on its way up: its sum, and whose contributions it holds."""
+
+    __slots__ = ("counted", "early", "gathering", "started", "weight")
+
+    def __init__(self, gathering: Accumulator | Nothing, early: int) -> None:
+        self.gathering = gathering
+        self.early = early  # elements of room that it takes
+        self.started: set[int] = set()  # children whose sum has begun to arrive
+        self.counted = 0  # children whose sum is all there
+        self.weight = 0.0  # theirs
+
+
+class Reduction:
+    """One site's part in one epoch of one exchange.
+
+    Args:
+        site: this site.
+        exchange: the exchange's number, which its messages carry.
+        terms: their code, see :class:`anabranch.exchange.terms.Terms`.
+        room: for what comes before its chunk is dealt.
+        epoch: how often the set of contributors had changed.
+        overwrites: whether a root may add up in the memory of its own contribution, once a whole
+            sum has shown that all contributors take part, so that members cannot disagree any more;
+            not where a later epoch may want the contribution again.
+
+    Attributes:
+        sums: by chunk, those that are whole here, as they were sent; None at their root.
+        is_complete: whether all sums that come through here have been passed on.
+    """
+
+    def __init__(
+        self,
+        site: int,
+        exchange: int,
+        terms: int,
+        room: Room,
+        epoch: int = 0,
+        overwrites: bool = False,
+    ) -> None:
+        self.exchange = exchange
+        self.epoch = epoch
+        self.terms = terms
+        self.sums: dict[int, Send | None] = {}
+        self.is_complete = False
+        self._site = site
+        self._room = room
+        self._overwrites = overwrites
+        self._all_take_part = False  # as far as this root knows, if it overwrites
+        self._arithmetic = arithmetic(op_of(terms), wire_of(terms))
+        # By version, chunk and its elements: what does not fit must not mix with what does.
+        self._partials: dict[tuple[int, int, int], _Partial] = {}
+        self._is_plain = self._arithmetic.has_numbers and self._arithmetic.item_bytes == 4
+        self._plan: Plan | None = None
+        self._root: Root
+        self._places: tuple[Place, ...] = ()
+        self._chunks: list[Chunk] = []  # those that are dealt
+        self._total = 0  # those that the buffer has
+        self._due = 0  # those dealt whose sum passes here
+        self._contributes = False
+        self._is_lone = False  # there is one contributor, whose elements are the result as they are
+        self._awaits_own = False  # this site contributes, and has not yet
+        self._own: tuple[Buffer, float] | None = None
+        self._own_bytes: memoryview | None = None  # as they travel, if they lie so in one piece
+        self._weights: dict[tuple[int, int], float] = {}  # of sums, by (tree, child)
+
+    def begin(
+        self, plan: Plan, total: int, root: Root, contributors: frozenset[int] | None = None
+    ) -> None:
+        """Take in under which plan the exchange runs, and who contributes.
+
+        Args:
+            plan: the one plan that every site runs this exchange under.
+            total: how many chunks the buffer has.
+            root: takes the sums that are whole here.
+            contributors: None for every member of the plan.
+        """
+        self._plan, self._total, self._root = plan, total, root
+        self._places = places_up(plan, self._site, contributors)
+        self._contributes = self._site in (plan.members if contributors is None else contributors)
+        self._awaits_own = self._contributes
+        is_lone = contributors is not None and len(contributors) == 1
+        # A sum has its weight, and a child's mean of two bytes an element is multiplied by it.
+        op, is_half = self._arithmetic.op, self._arithmetic.item_bytes == 2
+        self._is_lone = is_lone and op != Op.SUM and not (op == Op.MEAN and is_half)
+
+    def deal(self, chunks: Sequence[Chunk]) -> list[Action]:
+        """Take in the next chunks and the trees that carry them.
+
+        Raises:
+            OutOfPlaceMessage: for a tree that the plan has not got; or early data was added to a
+                sum that this exchange needs, and does not belong to it.
+        """
+        assert self._plan is not None
+        if any(not 0 <= chunk.tree < len(self._places) for chunk in chunks):
+            raise OutOfPlaceMessage(
+                f"exchange {self.exchange} is dealt to trees that its plan has not"
+            )
+        self._chunks += chunks
+        actions = self._drop_strays()
+        for chunk in chunks:
+            self._due += self._contributes or bool(self._places[chunk.tree].children)
+            early = self._partials.get(self._key(chunk))
+            if early is not None:
+                self._room.left += early.early
+                early.early = 0
+            actions += self._join_own(chunk, early)
+        self._note_progress()
+        return actions
+
+    def contribute(self, buffer: Buffer, weight: float) -> list[Action]:
+        """Add this site's own elements.
+
+        Args:
+            buffer: must not change before its chunks' sums have left.
+            weight: > 0.
+        """
+        self._own, self._awaits_own = (buffer, weight), False
+        payload = self._arithmetic.own_payload(buffer, 0, buffer.elements, self._factor(weight))
+        self._own_bytes = payload if isinstance(payload, memoryview) else None
+        self._item_bytes = self._arithmetic.wire.item_bytes
+        actions: list[Action] = []
+        for chunk in self._chunks:
+            actions += self._join_own(chunk, self._partials.get(self._key(chunk)))
+        self._note_progress()
+        return actions
+
+    def _key(self, chunk: Chunk) -> tuple[int, int, int]:
+        assert self._plan is not None
+        return self._plan.version, chunk.index, chunk.elements
+
+    def _join_own(self, chunk: Chunk, partial: _Partial | None) -> list[Action]:
+        """Add this site's part to a chunk's sum, if it is there; send the sum if that was all."""
+        if partial is None:
+            # A site without children has nothing to wait for.
+            alone = self._own is not None and not self._places[chunk.tree].children
+            return self._send_own(chunk) if alone else []
+        if self._own is not None:
+            self._arithmetic.add_own(partial.gathering, self._own, chunk.start)
+        return self._pass_on_if_complete(chunk, partial, None)
+
+    def _drop_strays(self) -> list[Action]:
+        assert self._plan is not None
+        strays: list[Action] = []
+        for (version, index, elements), early in list(self._partials.items()):
+            wrong = ""
+            if version != self._plan.version:
+                wrong = f"plan version {version}, the exchange runs under {self._plan.version}"
+            elif index >= self._total:
+                wrong = f"chunk {index} of {self._total}"
+            elif index >= len(self._chunks):
+                continue  # its tree is not known yet
+            elif elements != self._chunks[index].elements:
+                wrong = f"chunk {index} with {elements} elements"
+            else:
+                children = set(self._places[self._chunks[index].tree].children)
+                if others := sorted(early.started - children):
+                    wrong = f"chunk {index} from {others}, which send nothing to this site"
+                    if early.started & children:
+                        raise OutOfPlaceMessage(f"early data of {self._name}: {wrong}")
+            if wrong:
+                strays += [Stray(child, wrong) for child in sorted(early.started)]
+                self._room.left += early.early
+                del self._partials[version, index, elements]
+        return strays
+
+    @property
+    def _name(self) -> str:
+        return f"exchange {self.exchange}"
+
+    # --- what comes
+
+    def receive(self, message: PartialSum, payload_bytes: int) -> Receipt:
+        """Return where a child's sum goes.
+
+        Raises:
+            MalformedMessage: a weight or size that cannot be, or another weight than the child's
+                other sums have.
+            DuplicateMessage: this child's sum of this chunk was already counted.
+            OutOfPlaceMessage: other terms, plan, chunk, size or child than the exchange has.
+        """
+        child, index = message.path[0], message.chunk
+        item_bytes = self._arithmetic.item_bytes
+        if not _LEAST_WEIGHT <= message.weight <= _MOST_WEIGHT:
+            raise MalformedMessage(f"chunk {index} has weight {message.weight:g}, out of range")
+        if index < 0 or payload_bytes == 0 or payload_bytes % item_bytes:
+            raise MalformedMessage(
+                f"chunk {index} has {payload_bytes} bytes, no multiple of {item_bytes}"
+            )
+        if message.terms != self.terms:
+            raise other_terms(message)
+        if self._plan is not None:
+            self._check(self._plan, message, payload_bytes, child)
+        key = message.version, index, payload_bytes // item_bytes
+        partial = self._partials.get(key)
+        if index in self.sums or (partial is not None and child in partial.started):
+            raise DuplicateMessage(f"chunk {index} of {self._name} from site {child}")
+        if partial is None:
+            partial = self._open(key)
+        partial.started.add(child)
+        gathering = partial.gathering
+        if self._is_plain:
+            piece: Piece | None = cast("Accumulator", gathering).take
+        else:
+            piece = self._arithmetic.intake(gathering, message.weight)
+        return Receipt(message, piece=piece, into=(key, partial), owner=self)
+
+    def _check(self, plan: Plan, message: PartialSum, payload_bytes: int, child: int) -> None:
+        if message.version != plan.version or not 0 <= message.chunk < self._total:
+            raise other_chunk(message, plan, self._total)
+        if message.chunk >= len(self._chunks):
+            return  # its tree is not known yet
+        chunk = self._chunks[message.chunk]
+        if payload_bytes != chunk.elements * self._arithmetic.item_bytes:
+            raise other_size(chunk, payload_bytes, self._arithmetic.item_bytes)
+        if child not in self._places[chunk.tree].children:
+            raise OutOfPlaceMessage(
+                f"site {child} sends nothing to this site for chunk {chunk.index} of {self._name}"
+            )
+        weight = self._weights.setdefault((chunk.tree, child), message.weight)
+        if not math.isclose(weight, message.weight, rel_tol=_SAME_WEIGHT):
+            raise MalformedMessage(
+                f"chunk {chunk.index} of {self._name} from site {child} has weight "
+                f"{message.weight:g}, another {weight:g}"
+            )
+
+    def _open(self, key: tuple[int, int, int]) -> _Partial:
+        _, index, elements = key
+        early = elements if index >= len(self._chunks) else 0
+        if early:
+            self._room.take(early, f"chunk {index} of {self._name}")
+        own, start = (None, 0) if early else (self._own, self._chunks[index].start)
+        overwrites = self._all_take_part and not early and self._is_root(self._chunks[index])
+        gathering = self._arithmetic.gather(elements, self._room.scratch, own, start, overwrites)
+        opened = self._partials[key] = _Partial(gathering, early)
+        return opened
+
+    def _is_root(self, chunk: Chunk) -> bool:
+        return self._places[chunk.tree].parent == NO_PARENT
+
+    def received(self, receipt: Receipt) -> list[Action]:
+        """Count a sum all of which is there."""
+        message = receipt.message
+        assert isinstance(message, PartialSum)
+        key, partial = cast("tuple[tuple[int, int, int], _Partial]", receipt.into)
+        partial.counted += 1
+        partial.weight += message.weight
+        if message.chunk >= len(self._chunks) or self._partials.get(key) is not partial:
+            return []
+        return self._pass_on_if_complete(self._chunks[message.chunk], partial, message.path[0])
+
+    def _pass_on_if_complete(
+        self, chunk: Chunk, complete: _Partial, sender: int | None
+    ) -> list[Action]:
+        if self._awaits_own or complete.counted < len(self._places[chunk.tree].children):
+            return []
+        del self._partials[self._key(chunk)]
+        weight = complete.weight + (0.0 if self._own is None else self._own[1])
+        total = complete.gathering.sum
+        place = self._places[chunk.tree]
+        if place.parent == NO_PARENT:
+            self._settle(chunk, None)
+            self._all_take_part = self._overwrites
+            divisor = 1.0 if self._is_lone else weight
+            is_scratch = complete.gathering.is_scratch
+            return self._root.take(Total(chunk, total, weight, divisor, sender, is_scratch))
+        send = self._send(chunk, place, self._arithmetic.payload_up(total, weight), weight)
+        if complete.gathering.is_scratch:
+            send.free = functools.partial(self._room.scratch.give, total)
+        return [send]
+
+    def _send_own(self, chunk: Chunk) -> list[Action]:
+        """Send what only this site has to say; a lone contributor's elements travel as they are."""
+        assert self._own is not None
+        buffer, weight = self._own
+        place, act = self._places[chunk.tree], self._arithmetic
+        if place.parent == NO_PARENT:
+            self._settle(chunk, None)
+            own = buffer.read(chunk.start, chunk.stop)
+            if act.op == Op.SUM and weight != 1.0:
+                own = own * own.dtype.type(weight)
+            return self._root.take(Total(chunk, own, weight, 1.0, None))
+        payload: Payload
+        if self._own_bytes is not None:
+            each = self._item_bytes
+            payload = self._own_bytes[each * chunk.start : each * chunk.stop]
+        else:
+            payload = act.own_payload(buffer, chunk.start, chunk.stop, self._factor(weight))
+        return [self._send(chunk, place, payload, weight)]
+
+    def _factor(self, weight: float) -> float:
+        return 1.0 if self._is_lone else weight
+
+    def _send(self, chunk: Chunk, place: Place, payload: Payload, weight: float) -> Send:
+        assert self._plan is not None
+        message = PartialSum(
+            self.exchange,
+            self._plan.version,
+            chunk.index,
+            place.path,
+            self.terms,
+            self.epoch,
+            weight,
+        )
+        send = Send(message, payload)
+        self._settle(chunk, send)
+        return send
+
+    def _settle(self, chunk: Chunk, send: Send | None) -> None:
+        self.sums[chunk.index] = send
+        if len(self.sums) >= self._due:
+            self._note_progress()
+
+    def _note_progress(self) -> None:
+        self.is_complete = (
+            not self._awaits_own
+            and len(self._chunks) == self._total
+            and len(self.sums) == self._due
+        )
+
+    # --- how far it is
+
+    def release(self) -> None:
+        """Give back the room that early data takes; nothing more comes of this reduction."""
+        for partial in self._partials.values():
+            self._room.left += partial.early
+            partial.early = 0
+
+
+def other_terms(message: ChunkMessage) -> OutOfPlaceMessage:
+    """Return the error of a chunk whose terms are not its exchange's."""
+    return OutOfPlaceMessage(
+        f"exchange {message.exchange} is another one at site {message.path[0]}: the sizes, types "
+        "or operations differ"
+    )
+
+
+def other_chunk(message: ChunkMessage, plan: Plan, total: int) -> OutOfPlaceMessage:
+    """Return the error of a chunk that is of another plan than ``plan``, or none of ``total``."""
+    if message.version != plan.version:
+        return OutOfPlaceMessage(
+            f"exchange {message.exchange} runs under plan version {plan.version}, "
+            f"not {message.version}"
+        )
+    return OutOfPlaceMessage(f"chunk {message.chunk} of {total}")
+
+
+def other_size(chunk: Chunk, payload_bytes: int, item_bytes: int) -> OutOfPlaceMessage:
+    """Return the error of a payload that is not of its chunk's size."""
+    return OutOfPlaceMessage(
+        f"chunk {chunk.index} has {payload_bytes} bytes where the plan deals "
+        f"{chunk.elements * item_bytes}"
+    )
+
+
+def weight_of(given: Real | float) -> float:
+    """Return what a contribution is to weigh, as messages carry it.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is out of range.
+    """
+    if not isinstance(given, Real):
+        raise TypeError(f"weight is {given!r}, must be a number")
+    try:
+        weight = float(given)
+    except OverflowError:  # as of 10**400
+        weight = math.inf
+    if not _LEAST_WEIGHT <= weight <= _MOST_WEIGHT:
+        raise ValueError(
+            f"weight is {weight:g}, must be in {_LEAST_WEIGHT:g}..{_MOST_WEIGHT:g}; "
+            "scale all weights"
+        )
+    return weight

@@ -1,0 +1,1146 @@
+"""A group of sites, as an ordinary training loop holds it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from numbers import Integral
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Unpack
+
+import msgspec
+
+from anabranch.exchange.arithmetic import MOST_INTEGER, Buffer, check_integers
+from anabranch.exchange.reduction import weight_of
+from anabranch.exchange.terms import Op, Terms, Wire
+from anabranch.group import _alike
+from anabranch.group._incomplete import Incomplete
+from anabranch.group._member import NOT_IN, Member, now
+from anabranch.group._packed import count_of, number_of, packed
+from anabranch.group._watch import Watch
+from anabranch.group.async_group import Door, Exchanging
+from anabranch.group.hand_over import NoneHasIt, Offer
+from anabranch.group.place import Place
+from anabranch.group.place import find as find_place
+from anabranch.group.tensors import (
+    WIRES,
+    Tensors,
+    are_of_one_type,
+    buffers_of,
+    find_not_finite,
+    is_module,
+    named,
+    several,
+)
+from anabranch.net import addresses
+from anabranch.net.messages import (
+    MOST_GATHERED_BYTES,
+    MOST_NAME_CHARACTERS,
+    Gathered,
+    Model,
+)
+from anabranch.net.tls import Credentials, identity_of
+from anabranch.site.collectives import Round, RunEnded
+
+if TYPE_CHECKING:
+    from anabranch.group._average import ModelAverage
+    from anabranch.group._gossip import ModelGossip
+    from anabranch.period import AnyPeriod
+    from anabranch.train.averaging import Outer
+
+_log = logging.getLogger("anabranch")
+OnNan = Literal["raise", "allow"]
+OnUnlike = Literal["raise", "allow"]
+OPS = {"mean": Op.MEAN, "sum": Op.SUM, "max": Op.MAX}
+_TOO_LARGE = (
+    "the value has {} bytes, at most {} are gathered; exchange tensors by all_reduce or broadcast"
+)
+_NOT_ALIKE = (
+    "%s: the first mean comes before any call that makes models alike, so sites may hold "
+    "different models: call group.broadcast(model) before, or group.verify(model) to compare them"
+)
+_MOST_DIGESTS = 1 << 19  # bytes, of tensors that are compared one by one where models differ
+_CHECKED = 1 << 18  # elements at a time, so that masks stay small
+_REMEMBERED = 64  # exchanges of which `stats` tells
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What a site knows of its group's traffic.
+
+    Attributes:
+        sent_bytes: payload sent so far, by the name of the neighbour that it went to first.
+        measured: the latest estimate of each link to this site, by the name of its source: rate in
+            bit/s, and one-way latency in seconds, None where it is not known.
+        rounds: the latest exchanges, the oldest first.
+        share_of_limit: the time that the physical limit of the overlay allows for the latest
+            exchange of all sites, over the time it took; None before the first, and where the rates
+            of the overlay are only assumed. It says nothing where they are not the links'.
+        incomplete: how many results lack contributions of members, see ``Handle.contributors``.
+    """
+
+    sent_bytes: dict[str, int]
+    measured: dict[str, tuple[float, float | None]]
+    rounds: tuple[Round, ...]
+    share_of_limit: float | None
+    incomplete: int
+
+
+class Handle:
+    """An exchange that was begun with ``async_op=True``.
+
+    The tensors are its until ``wait`` has returned, which also puts the result into those that are
+    not contiguous or not in the CPU's memory.
+    """
+
+    def __init__(
+        self,
+        future: Future[Round],
+        tensors: Tensors,
+        names: Sequence[str],
+        ended: Callable[[Round | None], None],
+    ) -> None:
+        self._future = future
+        self._ended = ended
+        self._tensors = tensors
+        self._names = names
+        self._finished = False
+
+    @property
+    def done(self) -> bool:
+        """Whether ``wait`` would return at once."""
+        return self._future.done()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Return when the tensors hold the result.
+
+        Args:
+            timeout_s: how long to wait at most; None for as long as it takes.
+
+        Raises:
+            TimeoutError: it is not done by then; it goes on.
+            ExchangeError: the members disagree on what to exchange; the tensors are as they were.
+            RunAborted: the group has ended; names who or what caused it.
+        """
+        try:
+            done = self._future.result(timeout_s)
+        except RunEnded:
+            self._ended(None)
+            raise
+        if not self._finished:
+            self._finished = True
+            self._ended(done)
+            self._tensors.finish()
+
+    def on_done(self, call: Callable[[Handle], None]) -> None:
+        """Have this called once ``wait`` would return at once, or raise.
+
+        Args:
+            call: with this handle; in the group's thread, where it must not wait for anything else,
+                or at once in the caller's if that is already so.
+        """
+        self._future.add_done_callback(lambda _: call(self))
+
+    @property
+    def contributors(self) -> tuple[tuple[int, int, tuple[str, ...]], ...] | None:
+        """Whose contributions the result has, where sites or links were lost meanwhile.
+
+        Returns:
+            ``(start, stop, names)``, of the elements of all tensors one after the other: together
+            they cover them. None where all members' contributions are in all elements.
+        """
+        found = self.result.contributions
+        if not found:
+            return None
+        return tuple(
+            (each.start, each.stop, tuple(self._names[site] for site in each.sites))
+            for each in found
+        )
+
+    @property
+    def result(self) -> Round:
+        """What is known of the exchange: its number, plan version and duration; waits for it."""
+        self.wait()
+        return self._future.result()
+
+
+class Group:
+    """Sites that exchange with one another; :func:`join` makes one.
+
+    It is one class since it is the whole of a group's interface: each method is a call of a
+    program's, and what it does is in the group's core or in a file of its own.
+
+    All members call the same exchanges in the same order; several may be under way at once. Calls
+    may come from any thread, one at a time. While a site computes, its part in the others'
+    exchanges goes on in a thread of its own.
+
+    A site or a link that is lost does not end the group (unless its scheduler is told that it
+    should): calls under way are completed among those that still reach one another, and ``sites``,
+    ``size`` and ``rank`` are of those from then on. Whose contributions a result has,
+    ``Handle.contributors`` says.
+
+    Attributes:
+        site: this site's name.
+        on_nan: what becomes of a mean or sum to which this site would bring NaN or an infinity:
+            ``"raise"`` fails the call at every member, by this site's name, and leaves all tensors
+            as they were; a :meth:`push` it refuses. ``"allow"`` exchanges them, as for a
+            ``GradScaler``, which looks for infinities itself.
+        on_unlike: what becomes of members' models that differ although their gradients are
+            averaged. ``"raise"`` compares them now and then, see :meth:`all_reduce`. ``"allow"``
+            does not: for algorithms whose models are to differ. The same at every member.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        channel: int,
+        members: Sequence[int],
+        on_nan: OnNan = "raise",
+        hints: bool = False,
+        on_unlike: OnUnlike = "raise",
+    ) -> None:
+        self._member = member
+        self._channel = channel
+        self._present = tuple(members)
+        self.on_nan = on_nan
+        self.on_unlike = on_unlike
+        self._watch = Watch() if hints else None
+        self._is_hint_due = hints and not channel  # until a call has made models alike
+        self._names = member.site.names
+        self.site = self._names[self.index]
+        self._rounds: deque[Round] = deque(maxlen=_REMEMBERED)
+        self._incomplete = Incomplete(self._names)
+        self._admissions = 0
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The members' names, as of the calls whose end has been waited for.
+
+        Where a model is served, all sites of the overlay: workers come and go between calls.
+        """
+        return tuple(self._names[index] for index in self._present)
+
+    def _are_left(self, admissions: int, members: Sequence[int]) -> None:
+        """Take note of who took part in a call that has ended; empty: a loss ends the group.
+
+        Args:
+            admissions: how many there had been when it began; later ones may have let sites in.
+            members: see above.
+        """
+        if members and admissions == self._admissions:
+            self._present = tuple(site for site in self._present if site in members)
+
+    @property
+    def index(self) -> int:
+        """This site's place in the overlay, from 0: the same in each of its processes.
+
+        Unlike ``rank`` it is known before :meth:`admit`, and no site that joins or leaves changes
+        it. Seed a site's own data by it.
+        """
+        return self._member.site.index
+
+    @property
+    def rank(self) -> int:
+        """This site's place among the members, from 0; sites that join or leave change it.
+
+        Raises:
+            ValueError: this site joins a group that goes on, and is no member before ``admit``.
+        """
+        if self.index not in self._present:
+            raise ValueError(NOT_IN)
+        return self._present.index(self.index)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended in good order, by a rule of the scheduler's or after the last
+        update. All members hear it with the same call: the last :meth:`all_reduce` or average
+        that is held among them, or a :meth:`pull` that returned False. Where they gossip, each
+        hears it with a :meth:`ModelGossip.step` of its own, and calls ``finish`` then.
+        """
+        return self._member.is_over(self._channel)
+
+    @property
+    def size(self) -> int:
+        """How many members there are."""
+        return len(self._present)
+
+    @property
+    def ended(self) -> Future[None]:
+        """A future that fails by what ends the group early; it is cancelled once this site leaves.
+
+        What is chained to it runs in the group's thread, where it must not wait.
+        """
+        return self._member.ended
+
+    def watch_whole(self) -> Future[None]:
+        """Return a future that fails once a member is lost, or by what ends the group early.
+
+        The group's own calls go on without that member. What a program carries between the members
+        by other means may wait for it, and can be ended by this. The future is cancelled once this
+        site leaves; what is chained to it runs in the group's thread, where it must not wait.
+        """
+        return self._member.whole.watch(self._present, self._member.ended)
+
+    def __repr__(self) -> str:
+        return f"<anabranch.Group of {', '.join(self.sites)}, at {self.site}>"
+
+    # --- exchanges
+
+    def all_reduce(
+        self,
+        tensors: Any,
+        *,
+        op: Literal["mean", "sum", "max"] = "mean",
+        weight: float = 1.0,
+        wire: Literal["float32", "float16", "bfloat16", "int8"] | None = None,
+        async_op: bool = False,
+        more: bool = False,
+    ) -> Handle:
+        """Replace tensors by their weighted mean, sum or largest elements over all members.
+
+        The same bits at every member, whatever the route. Where a site or a link is lost meanwhile,
+        what becomes of the call is up to the scheduler's ``--on-loss`` (``on_loss`` of
+        :class:`Service`). ``complete``, the default, ends it among the members that are left:
+        elements that were added up before keep a lost site's contribution. ``retry`` reduces all of
+        it again, so that one set of members has contributed everywhere. ``abort`` ends the group.
+        The first result without contributions of some members is said in the log
+        (``logging.getLogger("anabranch")``); ``Handle.contributors`` says whose each result has.
+
+        Where the tensors are gradients, and a ``torch.optim`` optimizer steps by them, members'
+        parameters are compared before the first step, the second, the fourth and so on, by a
+        checksum that goes with the next mean. Where they differ before the first, that mean fails
+        at every member; where they part later, each site's log names the sites, once.
+
+        Args:
+            tensors: one tensor or array, or several, of any shapes: float32, float16 or bfloat16,
+                all of one type, the same number of elements at every member. Overwritten.
+            op: ``mean`` is the sum of weight times tensor over the sum of weights; ``sum`` leaves
+                out the division; ``max`` knows no weights.
+            weight: of this site's tensors, > 0.
+            wire: the type in which elements travel; their own if not given. Sums are computed in
+                float32 and rounded to it once a hop. ``int8`` is for integers alone, which it
+                carries as they are: float32 tensors of integers, for ``sum`` from -127 // size to
+                127 // size, and for ``max`` from -127 to 127, all of weight 1.
+            async_op: return at once; the tensors must not be touched until the handle's ``wait``
+                has returned.
+            more: this site's next call is probably an all-reduce of the same op, wire and number of
+                elements, of this group. Its plan is asked for before this one ends, so that it need
+                not wait for a word from the scheduler. It binds nothing, and changes no result.
+                (From the first mean of gradients up to the comparison of models before the first
+                step, calls are not asked for ahead.)
+
+        Raises:
+            ValueError: tensors, a weight or a name that cannot be, and says which.
+            TypeError: the weight is no number.
+            ExchangeError: members disagree on size, type or op, or another one gathers in place of
+                this call, and it names two of them; or a member has left; or members' models
+                differ before the first step, see :attr:`on_unlike`. The tensors are as they were.
+                :class:`anabranch.RunEnded`, which is one, where the run is over by a rule: then no
+                member has made this call, and all hold the result of the one before.
+            RunAborted: the group has ended; names who or what caused it. What the tensors hold is
+                undefined then, and may change until the group is closed.
+        """
+        if not isinstance(op, str) or op not in OPS:
+            raise ValueError(f"op is {op!r}, must be one of {', '.join(OPS)}")
+        if wire == "int8":
+            return self._exchange_integers(tensors, OPS[op], weight, async_op, more)
+        return self._exchange(tensors, OPS[op], weight, wire, async_op, more)
+
+    def _exchange_integers(
+        self, tensors: Any, op: Op, weight: float, async_op: bool, more: bool
+    ) -> Handle:
+        if op == Op.MEAN or weight != 1.0:
+            raise ValueError(
+                "wire 'int8' carries integers: op must be sum or max, and weight 1; divide the sum "
+                "afterwards"
+            )
+        buffer = Tensors(several(tensors), op)
+        most = MOST_INTEGER // self.size if op == Op.SUM else MOST_INTEGER
+        for part in range(0, buffer.elements, _CHECKED):
+            values = buffer.read(part, min(part + _CHECKED, buffer.elements))
+            check_integers(values, most, first=part)
+        handle = self._begin(buffer, Terms(op, Wire.INT8, buffer.elements), 1.0, more=more)
+        if not async_op:
+            handle.wait()
+        return handle
+
+    def broadcast(self, tensors: Any, *, root: int | str = 0, async_op: bool = False) -> Handle:
+        """Overwrite tensors by those of one member, bit for bit.
+
+        Args:
+            tensors: tensors or arrays of any types and shapes, the same at every member; or a
+                model, whose parameters and buffers that its state has they are.
+            root: whose, by rank or by name.
+            async_op: as for ``all_reduce``.
+
+        Raises:
+            ValueError: as for ``all_reduce``; or, when the result is written, the root's tensors
+                are of other types.
+            ExchangeError, RunAborted: as for ``all_reduce``.
+        """
+        if isinstance(root, str):
+            if root not in self.sites:
+                raise ValueError(f"root {root!r} is no member; members are {list(self.sites)}")
+            root = self.sites.index(root)
+        if not isinstance(root, Integral) or not 0 <= root < self.size:
+            raise ValueError(f"root {root!r} is no rank; ranks are 0 to {self.size - 1}")
+        from anabranch.group.words import Moved  # which loads torch
+
+        self._is_hint_due = False
+        given = [*named(tensors).values()]
+        buffer = Tensors(given, Op.COPY) if are_of_one_type(given) else Moved(given)
+        terms = Terms(Op.COPY, buffer.wire, buffer.elements, self._present[int(root)])
+        handle = self._begin(buffer, terms, 1.0)
+        if not async_op:
+            handle.wait()
+        return handle
+
+    def _exchange(
+        self,
+        tensors: Any,
+        op: Op,
+        weight: float,
+        wire: str | None,
+        async_op: bool,
+        more: bool,
+    ) -> Handle:
+        if wire is not None and wire not in WIRES:
+            raise ValueError(f"wire is {wire!r}, must be one of {', '.join(WIRES)}")
+        weight = weight_of(weight)
+        buffer = Tensors(several(tensors), op)
+        if self._is_hint_due and op == Op.MEAN:
+            self._is_hint_due = False
+            _log.warning(_NOT_ALIKE, self.site)
+        # The largest of an infinity and others is what was asked for.
+        unfit = "" if op == Op.MAX else self._unfit(buffer, len(buffer.parts))
+        terms = Terms(op, buffer.wire if wire is None else WIRES[wire], buffer.elements)
+        model = None
+        if self._watch is not None and self.on_unlike == "raise" and op != Op.MAX:
+            model = self._watch.take()
+            self._watch.averaged(buffer.given)
+            more = more and not self._watch.may_begin_unlike
+        handle = self._begin(buffer, terms, weight, unfit=unfit, model=model, more=more)
+        if not async_op:
+            handle.wait()
+        return handle
+
+    def _unfit(self, buffer: Tensors, parts: int) -> str:
+        """Return why these parts of a buffer are not to be added to others'; empty if they are."""
+        found = None
+        if self.on_nan == "raise":
+            found = find_not_finite(buffer.parts[:parts], buffer.wire)
+        if found is None:
+            return ""
+        index, count = found
+        return (
+            f"{count} NaN or infinite elements in tensor {index}, so no member's tensors were "
+            "changed; set group.on_nan = 'allow' to exchange them all the same"
+        )
+
+    def _begin(
+        self,
+        buffer: Tensors,
+        terms: Terms,
+        weight: float,
+        calls: bool = False,
+        unfit: str = "",
+        model: Model | None = None,
+        more: bool = False,
+    ) -> Handle:
+        self._member.for_exchanges()
+        exchange = self._exchanged(
+            buffer, terms, weight, calls=calls, unfit=unfit, model=model, more=more
+        )
+        future = self._member.begin(exchange)
+        return Handle(future, buffer, self._names, partial(self._has_ended, self._admissions))
+
+    async def _exchanged(
+        self, buffer: Buffer, terms: Terms, weight: float, **more: Unpack[Exchanging]
+    ) -> Round:
+        """Exchange in the loop, and take note of it."""
+        members = self._present
+        more["channel"] = self._channel
+        done = await self._member.site.exchange(buffer, terms, weight, **more)
+        self._rounds.append(done)
+        if said := self._incomplete.note(done, members):
+            _log.warning("%s: %s", self.site, said)
+        return done
+
+    def _has_ended(self, admissions: int, done: Round | None) -> None:
+        """Take note of a call that was waited for; None: it was not held, as the run is over."""
+        if done is None or done.is_last:
+            self._member.over.add(self._channel)
+        if done is not None:
+            self._are_left(admissions, done.members)
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """Return every member's value, by rank.
+
+        Args:
+            value: small: numbers, NumPy's too, strings, bytes, and lists and dictionaries of such
+                (what msgpack knows), nested at most 100 deep, at most 1 MiB each.
+
+        Raises:
+            TypeError: a value of another kind.
+            ValueError: a value that is too large or nested too deeply, an integer of more than 64
+                bits, or a string that is no Unicode text (a lone surrogate).
+            ExchangeError: another member exchanges in place of this call, or has left; names it.
+            RunAborted: the group has ended; names who or what caused it.
+        """
+        data = packed(value)
+        if len(data) > MOST_GATHERED_BYTES:
+            raise ValueError(_TOO_LARGE.format(len(data), MOST_GATHERED_BYTES))
+        gathered = self._member.run(self._gather(data))
+        self._are_left(self._admissions, gathered.members)
+        return [msgspec.msgpack.decode(each) for each in gathered.values]
+
+    def begin_gather(self, data: bytes, what: str = "") -> Future[dict[str, bytes]]:
+        """Begin to gather every member's bytes; ``all_gather`` waits for them.
+
+        Args:
+            data: of this site, at most 1 MiB.
+            what: what they are gathered for, in words, for the error where a member makes another
+                call; at most 200 characters count.
+
+        Returns:
+            A future of the members' bytes by name, which fails as ``all_gather`` does; what is
+            chained to it runs in the group's thread. It changes no ``sites``: the next call that is
+            waited for does.
+
+        Raises:
+            ValueError: there are more bytes.
+        """
+        if len(data) > MOST_GATHERED_BYTES:
+            raise ValueError(_TOO_LARGE.format(len(data), MOST_GATHERED_BYTES))
+        gathering = self._gather(data, what)
+
+        async def gather() -> dict[str, bytes]:
+            gathered = await gathering
+            names = [self._names[site] for site in gathered.members]
+            return dict(zip(names, gathered.values, strict=True))
+
+        return self._member.begin(gather())
+
+    def _gather(self, data: bytes, what: str = "") -> Coroutine[Any, Any, Gathered]:
+        agent = self._member.for_exchanges().agent
+        return agent.gather(data, self._channel, what[:MOST_NAME_CHARACTERS])
+
+    def verify(self, tensors: Any) -> None:
+        """Compare the members' models, bit for bit; every member calls it at the same place.
+
+        It reads the model once and gathers two small values, so a loop may call it every so often::
+
+            if step % 100 == 0:
+                group.verify(model)
+
+        Args:
+            tensors: a model, whose parameters are compared, and buffers that its state has; or
+                tensors or arrays.
+
+        Raises:
+            ValueError: members' models differ; names which members, and the first tensor of each.
+            ExchangeError, RunAborted: as for :meth:`all_gather`.
+        """
+        self._is_hint_due = False
+        held = named(tensors)
+        mine = _alike.digests_of(held)
+        whole = self.all_gather(hashlib.blake2b(mine, digest_size=16).digest())
+        if all(each == whole[0] for each in whole):
+            return
+        digests = dict(zip(self.sites, self.all_gather(mine[:_MOST_DIGESTS]), strict=True))
+        raise ValueError(
+            f"members' models differ: {_alike.account(held, digests)}; make them alike by "
+            "group.broadcast(model)"
+        )
+
+    def barrier(self) -> None:
+        """Return when every member has called it.
+
+        Raises:
+            ExchangeError: another member exchanges in place of this call, or has left; names it.
+            RunAborted: the group has ended; names who or what caused it.
+        """
+        self.all_gather(None)
+
+    def subgroup(self, names: Iterable[str], *, name: str = "") -> Group:
+        """Return the group of some members; each of them calls this with the same names.
+
+        Its trees span its members alone; other sites may relay for it. Two sites ask for the
+        subgroups that they share in the same order; where they do not, calls of these subgroups
+        raise an ExchangeError that names both.
+
+        Args:
+            names: the members'.
+            name: for another subgroup of the same members, whose calls have an order of their own,
+                as where another thread makes them; at most 200 characters.
+
+        Raises:
+            ValueError: a name that is no member's, or this site's is not among them, or one that
+                is too long.
+        """
+        if len(name) > MOST_NAME_CHARACTERS:
+            raise ValueError(
+                f"name has {len(name)} characters, at most {MOST_NAME_CHARACTERS} are allowed"
+            )
+        wanted = [*names]
+        for each in wanted:
+            if each not in self.sites:
+                raise ValueError(f"{each!r} is no member; members are {list(self.sites)}")
+        if self.site not in wanted:
+            raise ValueError(f"this site, {self.site!r}, is not among {wanted}")
+        members = tuple(sorted({self._present[self.sites.index(each)] for each in wanted}))
+        agent = self._member.for_exchanges().agent
+        channel = self._member.run(agent.subgroup(members, name))
+        hints = self._watch is not None
+        return Group(self._member, channel, members, self.on_nan, hints, self.on_unlike)
+
+    def average(
+        self,
+        parameters: Any,
+        *,
+        every: int | AnyPeriod,
+        buffers: Any = None,
+        outer: Outer | None = None,
+        delay: int = 0,
+        fragments: int = 1,
+        weight: float = 1.0,
+        wire: Literal["float32", "float16", "bfloat16"] | None = None,
+    ) -> ModelAverage:
+        """Let sites make local steps, and average their models every so often.
+
+        Every member calls it with the same arguments, apart from the weight, and then
+        :meth:`ModelAverage.step` after each step of its own optimiser::
+
+            group.broadcast(model)  # sites begin with the same parameters and buffers
+            average = group.average(model, every=100, outer=anabranch.Outer())
+            for batch in loader:
+                compute(model, batch).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                average.step()
+            average.finish()
+
+        Without an outer optimiser the mean is that of the models; with one, of what they have
+        changed by since the last average, and it makes a step with that (DiLoCo). Memory beside the
+        model, in copies of it: none for a plain mean; two for an outer optimiser and one for its
+        momentum; two for a delay, or one beside an outer optimiser's; one for fragments or for
+        :class:`anabranch.Moved`, if no outer optimiser has it.
+
+        Args:
+            parameters: a model, whose parameters that need gradients and whose buffers that its
+                state has are averaged; or parameters as for ``all_reduce``, float32 all of them.
+                They are changed in place, and always those of the same memory. Others' memory than
+                contiguous ones' on the CPU is copied for each average and, with
+                :class:`anabranch.Moved`, after each step.
+            every: local steps between averages; or ``anabranch.Moved(by=...)``, which averages once
+                a site's model has moved so far, and that site calls the others.
+            buffers: where parameters are given, the model's buffers, or what returns them: it is
+                called for each average, since a module may replace them. Members begin with the
+                same ones. Floating-point ones become the weighted mean with each average (with
+                that of the first fragment); all others the first member's.
+            outer: the outer optimiser; None takes the mean of the models.
+            delay: how many local steps are made while an average is on its way, at most ``every``:
+                it is waited for after so many, and what they changed is kept. 0 waits at once.
+            fragments: how many parts the model has that are averaged one after the other, each once
+                in ``every`` steps, which is a multiple of them (Streaming DiLoCo).
+            weight: of this site's model, > 0; an attribute of what is returned.
+            wire: as for ``all_reduce``.
+
+        Raises:
+            ValueError: parameters or another argument that cannot be; says which.
+            TypeError: the weight is no number.
+        """
+        # Loads all that averages models, of which a group that does not average needs nothing.
+        from anabranch.group._average import (
+            Calls,
+            ModelAverage,
+            average_of,
+            period_of,
+            trained_of,
+        )
+
+        self._member.check_open()
+
+        def mean(part: list[Any], beside: list[Any], weight: float, calls: bool) -> Handle:
+            buffer = Tensors([*part, *beside], Op.MEAN)
+            unfit = self._unfit(buffer, len(part))  # a mask beside it may have infinities
+            terms = Terms(Op.MEAN, travels, buffer.elements)
+            return self._begin(buffer, terms, weight, calls=calls, unfit=unfit)
+
+        def gather(data: bytes) -> dict[str, bytes]:
+            return dict(zip(self.sites, self.all_gather(data), strict=True))
+
+        def is_called() -> bool:
+            # In the loop, so that averages begun before are counted.
+            agent = self._member.for_exchanges().agent
+            called: bool = self._member.thread.run(now(partial(agent.is_awaited, self._channel)))
+            return called
+
+        if wire is not None and wire not in WIRES:
+            raise ValueError(f"wire is {wire!r}, must be one of {', '.join(WIRES)}")
+        travels = Wire.FLOAT32 if wire is None else WIRES[wire]
+
+        def ask_ahead(elements: int) -> None:
+            agent = self._member.for_exchanges().agent
+            terms = Terms(Op.MEAN, travels, elements)
+            self._member.thread.submit(now(partial(agent.ask_ahead, terms, self._channel)))
+
+        how, period = average_of(outer, delay, fragments), period_of(every)
+        made = Calls(
+            mean,
+            copy=partial(self.broadcast, async_op=True),
+            gather=gather,
+            is_called=is_called,
+            is_rounded=wire in ("float16", "bfloat16"),
+            now_s=self._member.site.now_s,
+            is_over=lambda: self.is_over,
+            ask_ahead=None if period.asks_moved else ask_ahead,
+        )
+        self._is_hint_due = False  # models that are averaged become alike, or say that they do not
+        if is_module(parameters):
+            if buffers is not None:
+                raise ValueError("a model has its buffers; give buffers= beside parameters alone")
+            parameters, buffers = trained_of(parameters), partial(buffers_of, parameters)
+        elif not callable(buffers):
+            held = [] if buffers is None else [*several(buffers)]
+            buffers = lambda: held  # noqa: E731
+        given = several(parameters)
+        return ModelAverage(made, self.site, given, buffers, period, how, weight)
+
+    def gossip(
+        self,
+        parameters: Any,
+        *,
+        every: int | AnyPeriod,
+        weight: float = 1.0,
+        wire: Literal["float32", "float16", "bfloat16"] | None = None,
+    ) -> ModelGossip:
+        """Let sites make local steps, and mix their models with those of neighbours.
+
+        The scheduler has to have ``gossip``: it says how many neighbours get a model, and by which
+        rule a site mixes. Every member calls this once, first, and then :meth:`ModelGossip.step`
+        after each step of its own optimiser::
+
+            gossip = group.gossip(model, every=4)
+            for batch in loader:
+                compute(model, batch).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                if not gossip.step():
+                    break  # the run is to end by its rule
+            gossip.finish()  # all models become their weighted mean, bit for bit
+
+        No step waits for another site, but where the scheduler's ``most_ahead`` bounds how far one
+        may be ahead. All begin with the first member's model, and may make unequal numbers of
+        steps. Until all have called ``finish``, no other exchange or gathering is made. The others
+        go on without a site that is lost, where the scheduler's ``on_loss`` is not ``abort``; no
+        site joins later or again.
+        Memory beside the model, in copies of it: one of it and one for what has come, two at most
+        for what is on its way, and by ``pairs`` one for each neighbour that has not confirmed an
+        answer.
+
+        Args:
+            parameters: a model, whose parameters that need gradients are mixed, float32 all of
+                them. Its buffers that its state has are each site's own until ``finish``: late
+                letters could make a variance negative. Or parameters, as for ``all_reduce``.
+            every: local steps between letters, or ``anabranch.Moved(by=...)``.
+            weight: of this site's model in the mean, > 0.
+            wire: as for ``all_reduce``.
+
+        Raises:
+            ValueError: an argument that cannot be; or the group does not gossip; or another site
+                gives another model, ``every`` or wire; says which.
+            TypeError: the weight is no number.
+            RunAborted: the group has ended; names who or what caused it.
+        """
+        if self._channel:
+            raise ValueError("a subgroup does not gossip; call gossip() of the whole group")
+        self._is_hint_due = False
+        member = self._member
+        settings = member.for_gossip()
+        # Loads all that gossips, of which other groups need nothing.
+        from anabranch.group._gossip import Calls, ModelGossip
+
+        calls = Calls(
+            member.run,
+            partial(member.start, member.site, None),
+            self._exchanged,
+            partial(self._has_ended, self._admissions),
+            lambda: self.on_nan == "raise",
+        )
+        made = ModelGossip(calls, member.site, settings, parameters, every, weight, wire)
+        member.gossip = made
+        return made
+
+    # --- who joins later
+
+    def admit(self, state: Any) -> Any | None:
+        """Let in the sites that wait to join, and hand them the state of training.
+
+        Every member calls it at the same place, as before each step; where no site waits it costs a
+        word to the scheduler and back. Where one does, the members keep a copy of the state while
+        it is handed on, and go on at once. A site that joins a group that goes on calls it first,
+        and goes on from what it returns. The exchanges that the others have made meanwhile return
+        at once there, and have no contribution of it, until it has caught up. So one program serves
+        all sites, whenever they come::
+
+            step = 0
+            while step < 1000:
+                state = group.admit(lambda: {"model": model.state_dict(), "step": step})
+                if state is not None:
+                    model.load_state_dict(state["model"])
+                    step = state["step"]
+                ...
+
+        At the first call of a group all sites get the state of its first site, so that they begin
+        alike. Subgroups that were made before do not have the new sites; make them again.
+
+        Args:
+            state: dictionaries, lists and tuples of tensors or arrays of any type, numbers, strings
+                and bytes; or what returns them, which is called only where a site needs them.
+                Tensors must be alike at all members, since parts of them come from each; of all
+                else those of the first member count. A model's buffers that are not (of batch
+                normalisation) are to be averaged before.
+
+        Returns:
+            The members' state where this site is new; None where it has it.
+
+        Raises:
+            ValueError: the group begins, and the state has something else in it; says where.
+            ExchangeError: this site is new, and a member's state has something else in it, or
+                members' states differ in their tensors' names, types or shapes; names the members,
+                which go on and log it. Or another member makes another call; names it.
+            RunAborted: the group has ended; names who or what caused it.
+        """
+        if self._channel:
+            raise ValueError("a subgroup lets no site in; call admit() of the whole group")
+        site = self._member.for_admission()
+        self._is_hint_due = False
+        found = None
+        while True:
+            admitted = self._member.run(site.agent.admit())
+            self._present = admitted.members
+            self._admissions += 1
+            if not admitted.newcomers:
+                break
+            if self._watch is not None:
+                self._watch.let_in(admitted.follows)
+            offer = Offer(state) if self.index in admitted.holders else None
+            try:
+                handed = self._member.run(site.hand_over(admitted, offer))
+            except NoneHasIt:
+                continue  # another member's state counts from now on
+            self._present = tuple(site for site in self._present if site in handed.members)
+            found = handed.state
+            break
+        if not site.agent.holds_state:
+            self._member.thread.run(now(site.agent.has_state))
+        return found
+
+    # --- a model that is served
+
+    def serve(
+        self,
+        parameters: Iterable[Any],
+        *,
+        buffers: Iterable[Any] = (),
+        learning_rate: float,
+        momentum: float = 0.0,
+        optimizer: Literal["sgd", "adam"] = "sgd",
+    ) -> None:
+        """Let the roots of the plan's trees hold the model; every member calls this once, first.
+
+        Only in a group whose scheduler has a pace (``anabranch scheduler --pace``). A site that
+        comes late, or comes back as another process, gets the model by its first :meth:`pull`, and
+        makes no other calls than :meth:`pull` and :meth:`push`.
+
+        Args:
+            parameters: float32 tensors; rank 0's values are everyone's at first.
+            buffers: what a model has beside parameters, such as ``model.buffers()``: float32, and
+                integers up to 2^24. Each push sends them as they are. A step goes towards their
+                mean, and takes the largest of integers (under a barrier, which adds up updates on
+                their way, their mean). Buffers that are not given stay each site's own.
+            learning_rate, momentum, optimizer: of the step that servers take.
+        """
+        self._member.serve(list(parameters), list(buffers), learning_rate, momentum, optimizer)
+
+    def pull(self) -> bool:
+        """Wait until this worker may go on, and put the model into the parameters.
+
+        Returns:
+            Whether there is another update to compute; False once the run is over, and then the
+            parameters hold the final model. Where the scheduler sends it to other workers alone
+            (``Serving.last_to``), they hold an earlier one, and a warning says so.
+
+        Raises:
+            RunAborted: the group has ended; names who or what caused it.
+        """
+        return self._member.pull()
+
+    @property
+    def batch_size(self) -> int | None:
+        """How many samples the next update's batch is to have, as the latest :meth:`pull` said.
+
+        None where the group's load says nothing of that, and where no update is due.
+        """
+        return self._member.batch_size
+
+    def push(
+        self,
+        gradients: Iterable[Any],
+        *,
+        samples: int = 0,
+        weight: float = 1.0,
+        loss: float | None = None,
+    ) -> None:
+        """Send this worker's update to the servers; returns at once.
+
+        It is not sent if it would come too late for the pace (SAFA).
+
+        Args:
+            gradients: float32, in the order of the parameters that are served; copied.
+            samples: of its batch, for paces that tune batches.
+            weight: what the update counts, > 0.
+            loss: of its batch; for the log, a stop rule's target, and merge rules that weigh by it.
+
+        Raises:
+            ValueError: gradients, samples or a weight that cannot be; says which.
+            TypeError: the weight is no number.
+            RunAborted: the group has ended; names who or what caused it.
+        """
+        self._member.push(list(gradients), samples, weight, loss, self.on_nan == "raise")
+
+    # --- what is known, and the end
+
+    @property
+    def stats(self) -> Stats:
+        """What this site knows of the group's traffic."""
+        member = self._member
+        member.check_open()
+        names = self._names
+        sent = member.thread.run(now(member.site.agent.sent_bytes))
+        meter = member.site.meter
+        latest = {} if meter is None else member.thread.run(now(lambda: dict(meter.latest)))
+        share = None
+        if self._rounds and self._channel == 0 and not member.assumes_rates:
+            done = self._rounds[-1]
+            share = 8 * done.size_bytes / member.limit_rate_bps / done.seconds
+        return Stats(
+            {names[target]: count for target, count in sent.items()},
+            {names[source]: (rate.rate_bps, rate.latency_s) for source, rate in latest.items()},
+            tuple(self._rounds),
+            share,
+            self._incomplete.count,
+        )
+
+    def report_loss(self, loss: float, step: int | None = None, samples: int = 1) -> None:
+        """Tell the scheduler of this site's loss, for its log, `anabranch status` and metrics.
+
+        It waits for no other site.
+
+        Args:
+            loss: a mean over samples; one that is no finite number counts as diverged.
+            step: which step's, >= 0; the one after the last that was told of, the first being 1,
+                if not given.
+            samples: how many the mean is over, and so what it weighs beside other sites'.
+
+        Raises:
+            ValueError: ``loss`` is no number, ``step`` no integer >= 0, or ``samples`` none >= 1;
+                or ``serve`` or ``gossip`` has to come first.
+        """
+        member = self._member
+        member.check_started()
+        loss = number_of("loss", loss)
+        step = count_of("step", member.steps_told + 1 if step is None else step, 0)
+        samples = count_of("samples", samples, 1)
+        member.steps_told = step
+        member.thread.run(now(partial(member.site.report_loss, loss, step, samples)))
+
+    def report_accuracy(self, accuracy: float, step: int | None = None) -> None:
+        """Tell the scheduler how good this site's model is, as :meth:`report_loss` tells of a loss.
+
+        A group that stops at an accuracy goes by it: where all members have the same model, one of
+        them may tell for all.
+
+        Args:
+            accuracy: the share of correct answers on held-out data, in [0, 1].
+            step: after which step, >= 0; the last that a loss was told of, if not given.
+
+        Raises:
+            ValueError: ``accuracy`` is not in [0, 1], or ``step`` is no integer >= 0.
+        """
+        member = self._member
+        member.check_started()
+        step = count_of("step", member.steps_told if step is None else step, 0)
+        should_be = "a number from 0 to 1"
+        told = number_of("accuracy", accuracy, should_be)
+        if not 0 <= told <= 1:
+            raise ValueError(f"accuracy is {accuracy!r}, must be {should_be}")
+        member.thread.run(now(partial(member.site.report_accuracy, told, step)))
+
+    def close(self) -> None:
+        """Leave: wait until this site's calls have ended and every site has left, and close.
+
+        Raises:
+            RunAborted: the group has ended before; names who or what caused it.
+        """
+        self._member.close(None)
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._member.close(error)
+
+
+def join(
+    scheduler: str | None = None,
+    site: str | None = None,
+    *,
+    token: str | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    advertise: str | None = None,
+    outbound_only: bool = False,
+    tls: str | Path | None = None,
+    insecure: bool = False,
+    patience_s: float = 60.0,
+    switch_interval_s: float | None = None,
+    on_nan: OnNan = "raise",
+    on_unlike: OnUnlike = "raise",
+) -> Group:
+    """Join a group and wait until it begins: once every site of its overlay has joined, or as many
+    as its scheduler begins with. Where it goes on already, its members let this site in, see
+    :meth:`Group.admit`.
+
+    Args:
+        scheduler: host:port of ``anabranch scheduler``; ``$ANABRANCH_SCHEDULER`` if not given.
+        site: this site's name in the overlay; ``$ANABRANCH_SITE`` if not given, or the name in
+            ``$ANABRANCH_SITES`` at the place that ``$SLURM_PROCID`` or ``$JOB_COMPLETION_INDEX``
+            says.
+        token: the group's shared secret; ``$ANABRANCH_TOKEN`` if not given.
+        host: where this site takes connections of other sites; ``"0.0.0.0"`` for all its addresses.
+            ``$ANABRANCH_HOST`` if not given, or the address from which it reaches the scheduler:
+            where that is on this machine, this machine alone.
+        port: likewise, ``$ANABRANCH_PORT``; 0 takes a free one.
+        advertise: the host, by name or number, at which others reach it; ``$ANABRANCH_ADVERTISE``
+            if not given, or where all addresses are taken ``$SLURMD_NODENAME``, or ``host``.
+        outbound_only: no other site can connect to this one, as behind NAT: it makes all
+            connections itself, and they carry data both ways. Instead of the three above; or
+            ``$ANABRANCH_OUTBOUND_ONLY`` is 1.
+        tls: the folder of this site's certificate and key, as ``anabranch certs`` makes them; then
+            all traffic is encrypted, and every other process proves by its own who it is.
+            ``$ANABRANCH_TLS`` if not given.
+        insecure: allow addresses off this machine without that; or ``$ANABRANCH_INSECURE`` is 1.
+        patience_s: how long to try where no scheduler answers; it may be started later. After
+            seconds a line says so (a warning of the logger ``anabranch``).
+        switch_interval_s: ask the interpreter to change threads so often
+            (``sys.setswitchinterval``, for the whole process). Where Python code computes without
+            a pause, the default of 5 ms is what each message may wait.
+        on_nan, on_unlike: attributes of what is returned, see :class:`Group`.
+
+    Raises:
+        ValueError: something is missing, and how to give it; or others would not find this site.
+        LinkError: the scheduler cannot be reached.
+        PeerError: what listens there is no scheduler, or one end speaks TLS and the other does not,
+            or one does not believe the other's certificate. That is not tried again.
+        RunAborted: it refused this site; says why.
+
+    Usable as ``with anabranch.join(...) as group:``, which leaves at the end, and tells the other
+    sites by name what went wrong if an exception leaves the block.
+    """
+    place = find_place(
+        os.environ,
+        scheduler=scheduler,
+        site=site,
+        token=token,
+        host=host,
+        port=port,
+        advertise=advertise,
+        outbound_only=outbound_only,
+        tls=None if tls is None else str(tls),
+        insecure=insecure,
+    )
+    if switch_interval_s is not None:
+        sys.setswitchinterval(switch_interval_s)
+    say = partial(_log.warning, "%s: %s", place.site)
+    return join_at(
+        place,
+        patience_s,
+        say=say,
+        on_nan=on_nan,
+        hints=True,
+        on_unlike=on_unlike,
+    )
+
+
+def join_at(
+    place: Place,
+    patience_s: float = 60.0,
+    gives_up: Callable[[], str | None] | None = None,
+    say: Callable[[str], None] | None = None,
+    on_nan: OnNan = "raise",
+    hints: bool = False,
+    on_unlike: OnUnlike = "raise",
+) -> Group:
+    """Join a group as :func:`join` does, whatever the environment says.
+
+    Args:
+        place: where, and as what.
+        patience_s: see there.
+        gives_up: is called every half second while others are waited for, in a thread of its own;
+            what it returns, unless None, is why this site waits no longer.
+        say: called with a line where the scheduler, or the others, take long; None for none.
+        on_nan, on_unlike: see :class:`Group`.
+        hints: whether to say once if the first mean comes before a call that makes models alike,
+            and to compare models as :meth:`Group.all_reduce` says.
+
+    Raises:
+        ValueError, LinkError, RunAborted: see there; ``gives_up`` has a reason.
+    """
+    try:
+        where = addresses.parse(place.scheduler)
+    except ValueError as error:
+        raise ValueError(f"scheduler: {error}") from None
+    if on_nan not in ("raise", "allow"):
+        raise ValueError(f"on_nan is {on_nan!r}, must be 'raise' or 'allow'")
+    if on_unlike not in ("raise", "allow"):
+        raise ValueError(f"on_unlike is {on_unlike!r}, must be 'raise' or 'allow'")
+    if not where[1]:
+        raise ValueError(f"scheduler is {place.scheduler!r}; give the port that it printed")
+    host = place.host
+    if place.advertise is None and host is not None and addresses.is_wildcard(host):
+        raise ValueError(f"host is {host!r}, all addresses; say by advertise= where others find it")
+    for each in (where[0], host, place.advertise):
+        if (
+            not (place.insecure or place.tls)
+            and each is not None
+            and not addresses.is_loopback(each)
+        ):
+            raise ValueError(
+                f"{each} is off this machine, and traffic would not be encrypted; give tls=, the "
+                "folder of this site's certificate, or say insecure=True if the network between is "
+                "your own"
+            )
+    credentials = None
+    if place.tls is not None:
+        credentials = Credentials(Path(place.tls), identity_of(place.site))
+        credentials.check()
+    listen = None if place.outbound_only else (host, place.port)
+    shown = None if place.outbound_only else place.advertise
+    door = Door(where, place.site, place.token, listen, shown, patience_s, gives_up, say)
+    member = Member(door, credentials)
+    return Group(member, 0, member.first_members, on_nan, hints, on_unlike)

@@ -1,0 +1,479 @@
+"""Which plan each exchange runs under, and whether all members agree on it. Pure.
+
+Members make the same calls in the same order: exchanges, gatherings of small values, and
+admissions of further members. A call fails at once if a member makes a different call in its place,
+or has made its last.
+
+A channel is a set of members: the whole group, or a subgroup. A book keeps which exchanges its
+members have asked for, and which requests wait: for room, for other members or for a plan.
+
+A member may ask for its next exchange before it calls. Such a request waits and is granted like any
+other, but it is not a call: it does not count in the order of calls, it cannot cause a failure, and
+any other call of that member withdraws it.
+
+The other ideas have files of their own in `calls/`: the places of calls (`order`), the last
+exchange (`end`), `gatherings`, `requests` that wait, exchanges that have begun (`held`), and what
+each member has been told (`knowledge`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from anabranch.net.errors import OutOfPlaceMessage
+from anabranch.net.messages import ChannelStanding, Signature
+from anabranch.plan import Plan
+from anabranch.scheduler._plans_by_size import PlansBySize
+from anabranch.scheduler.calls._answer import (
+    Abandoned,
+    Answer,
+    Disagreement,
+    Granted,
+    Kind,
+    Made,
+    Mixed,
+)
+from anabranch.scheduler.calls._end import End
+from anabranch.scheduler.calls._gatherings import Gatherings
+from anabranch.scheduler.calls._held import Counter, Held
+from anabranch.scheduler.calls._knowledge import Knowledge
+from anabranch.scheduler.calls._order import Limit, Order
+from anabranch.scheduler.calls._requests import Request, Requests
+
+_NOTHING_CALLED = ChannelStanding(0, 0, 0, 0, (), (), ())
+
+
+class ExchangeBook:
+    """Fixes one plan version for each exchange, at the first request for it (NetStorm, VII-A).
+
+    A new plan counts for exchanges that no member has asked for yet, so no exchange mixes two
+    plans. Members may have several exchanges under way.
+
+    It is one class since every request, withdrawal or loss can free queued requests of other
+    members.
+
+    Args:
+        members: the sites of the channel.
+        plans: of exchanges, by the size of their buffers.
+        counter: numbers exchanges, and limits the bytes under way, over the books of a run.
+        is_known: whether all members know the channel from the start; else each learns of it when
+            it asks.
+
+    Attributes:
+        plans: see above.
+        order: the places of members' calls.
+        asked: by member, the latest exchange that it called for.
+        requests: that wait, and those made ahead.
+        held: exchanges that have begun, until all members have ended them.
+        knowledge: what members have been told.
+        end: which exchange is the last one.
+        has_followers: whether newcomers still get the state of training: a result may reach them
+            before they call.
+    """
+
+    def __init__(
+        self, members: Iterable[int], plans: PlansBySize, counter: Counter, is_known: bool = True
+    ) -> None:
+        self.members = tuple(members)
+        self.plans = plans
+        self.order = Order(self.members)
+        self.held = Held(counter)
+        self.knowledge = Knowledge(self.members, plans.latest.version, is_known)
+        self._counter = counter
+        self._gatherings = Gatherings(self.members)
+        self.asked = dict.fromkeys(self.members, 0)
+        self.requests = Requests()
+        self.end = End()
+        self._settled: frozenset[int] = frozenset()  # before this book was restored
+        self.has_followers = False
+
+    @property
+    def latest(self) -> int:
+        """The latest exchange any member called for; 0 before the first, and without members."""
+        return max(self.asked.values(), default=0)
+
+    @property
+    def latest_held(self) -> int:
+        """The latest exchange that any member called for, or may have begun."""
+        return max((self.latest, *self.held.numbers))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether exchanges are under way that a member has called for."""
+        return any(number <= self.latest for number in self.held.numbers)
+
+    def is_last_to_ask(self, site: int, number: int) -> bool:
+        """Return whether all other members have called for this exchange."""
+        return all(asked >= number for each, asked in self.asked.items() if each != site)
+
+    @property
+    def is_level(self) -> bool:
+        """Whether all members have made the same calls."""
+        has_asked_alike = len({*self.asked.values()}) == 1
+        return has_asked_alike and self._gatherings.is_level and self.order.is_level
+
+    # --- plans
+
+    @property
+    def plan(self) -> Plan:
+        """The latest plan of exchanges that no member has asked for yet."""
+        return self.plans.latest
+
+    @property
+    def unplanned(self) -> set[int]:
+        """The elements of buffers whose exchanges wait until they are planned for."""
+        waiting = (each for each in self.requests.waiting if each.number not in self.held)
+        asked = {each.signature for each in waiting}
+        return {what.elements for what in asked if self.plans.for_exchange(what) is None}
+
+    # --- calls
+
+    def request(self, request: Request, refusal: str = "") -> tuple[Answer, ...] | None:
+        """Answer a site's call for an exchange.
+
+        Args:
+            request: which site calls, for which exchange, of what.
+            refusal: why it has nothing to contribute, and the exchange fails; empty if it has.
+
+        Returns:
+            What follows: nothing while exchanges under way take all the room, None if the exchange
+            is not held.
+
+        Raises:
+            OutOfPlaceMessage: the site is no member, or does not ask for the one after its last.
+        """
+        site, number = request.site, request.number
+        self._check_follows(site, number)
+        was_ahead = self.requests.call(request)
+        if not self.end.holds(number):
+            self.asked[site] = number  # later ones may be under way to here
+            return None
+        also = self._count(Made(site, Kind.EXCHANGE, request.signature))
+        self.asked[site] = number
+        failed, limit = self.knowledge.failure(number), self.order.limit
+        if failed is not None:
+            if site in failed.told:
+                return also
+            return (Abandoned(site, number, failed.exchange, False, failed.reason), *also)
+        if limit is not None and number > limit.exchanges:
+            return (Abandoned(site, number, 0, False, limit.reason), *also)
+        if refusal:
+            return (*self.give_up(number, refusal), *also)
+        if was_ahead:
+            self.held.called(site, number, self.asked)
+        else:
+            self.requests.add(request)
+        return also or self.grant()
+
+    def ask_ahead(self, request: Request) -> tuple[Answer, ...] | None:
+        """Answer a site that will probably call for this exchange next; see ``request``.
+
+        Raises:
+            OutOfPlaceMessage: the site is no member, does not ask for the one after its last, or
+                has asked for it already.
+        """
+        number, limit = request.number, self.order.limit
+        self._check_follows(request.site, number)
+        if not self.end.holds(number):
+            return None
+        is_doomed = self.knowledge.failure(number) is not None or (
+            limit is not None and number > limit.exchanges
+        )
+        if is_doomed or not _all_contribute(request.signature):
+            return ()  # the site gets its answer when it calls
+        self.requests.add(request, is_ahead=True)
+        return self.grant()
+
+    def _check_follows(self, site: int, number: int) -> None:
+        if site not in self.asked:
+            raise OutOfPlaceMessage(f"site {site} asks for an exchange of members {self.members}")
+        if number != self.asked[site] + 1:
+            raise OutOfPlaceMessage(
+                f"site {site} asks for exchange {number} after {self.asked[site]}"
+            )
+
+    def take_back(self, site: int) -> tuple[Answer, ...]:
+        """Take note that a site makes another call than it had asked for ahead."""
+        request = self.requests.take_back(site)
+        if request is None:
+            return ()
+        self.held.take_back(site, request.number)
+        return (*self.held.drop_unused(), *self.grant())
+
+    def refuse(self, site: int, number: int, reason: str) -> tuple[Answer, ...]:
+        """End an exchange that a member has asked for, and can contribute nothing to.
+
+        Raises:
+            OutOfPlaceMessage: it has not asked for it.
+        """
+        if not self.end.holds(number):
+            return ()
+        if not 0 < number <= self.asked[site]:
+            raise OutOfPlaceMessage(
+                f"site {site} refuses exchange {number} after {self.asked[site]}"
+            )
+        is_waiting = any(each.number == number for each in self.requests.waiting)
+        if self.knowledge.failure(number) is not None or not (number in self.held or is_waiting):
+            return ()  # it has ended
+        return self.give_up(number, reason)
+
+    def gather(
+        self,
+        site: int,
+        number: int,
+        value: bytes,
+        admits: bool = False,
+        heard: int = 0,
+        what: str = "",
+    ) -> tuple[Answer, ...]:
+        """Take a member's small value, who has heard the values of gatherings up to one.
+
+        What it is gathered for is told where another member makes another call.
+
+        Raises:
+            OutOfPlaceMessage: the site does not gather as the one after its last.
+        """
+        self._gatherings.check_follows(site, number)
+        also = self._count(Made(site, Kind.ADMIT if admits else Kind.GATHER, what))
+        self._gatherings.note(site, number, admits, heard)
+        limit = self.order.limit
+        if limit is not None and number > limit.gatherings:
+            return (Abandoned(site, number, 0, True, limit.reason), *also)
+        is_whole = self._gatherings.take(site, number, value)
+        return (self._gatherings.whole(number),) if is_whole and not also else also
+
+    def _count(self, made: Made) -> tuple[Mixed, ...]:
+        """Count a site's call; return what is wrong with its kind."""
+        before = self.asked[made.site], self._gatherings.latest(made.site)
+        mixed = self.order.count(made, before)
+        return () if mixed is None else (mixed,)
+
+    def ended(self, site: int, number: int, version: int, checksum: int | None) -> str | None:
+        """Note that a site holds a result; return what is wrong once all do, or None.
+
+        Raises:
+            OutOfPlaceMessage: the site is not in that exchange or ran it under another version, or
+                has said so before.
+        """
+        if self.knowledge.failure(number) is not None or number in self._settled:
+            return None  # it was said before the failure was heard, or this book restored
+        return self.held.ended(site, number, version, checksum, self.members)
+
+    # --- what waits
+
+    def grant(self) -> tuple[Answer, ...]:
+        """Grant what waits for room or for other members, as far as it can begin."""
+        answers: list[Answer] = []
+        before = -1
+        while len(answers) > before:  # what began last may be what an earlier request is for
+            before = len(answers)
+            waiting = self.requests.take_all()
+            for request in waiting:
+                number, signature = request.number, request.signature
+                is_ahead = self.requests.is_ahead(request)
+                if self.knowledge.failure(number) is not None:
+                    continue
+                if is_ahead and not self.end.holds(number):
+                    self.requests.take_back(request.site)  # the site hears of it when it calls
+                    continue
+                if self.held.may_still_agree(request, is_ahead, self.asked):
+                    self.requests.waiting.append(request)
+                    continue
+                if number not in self.held and number <= min(self.asked.values()):
+                    # Nothing has begun: compare all before any buffer is overwritten.
+                    of_all = [each for each in waiting if each.number == number]
+                    odd = [each for each in of_all if each.signature != signature]
+                    if odd:
+                        told, one = self.knowledge.fail(number, 0), (request.site, signature)
+                        other = odd[0].site, odd[0].signature
+                        answers.append(_disagreement(number, 0, one, other, told))
+                        continue
+                if number not in self.held and (reason := _lacks_source(signature, self.members)):
+                    answers += self._fail(number, 0, reason)
+                    continue
+                if number not in self.held and not self._begin(request):
+                    self.requests.waiting.append(request)
+                    continue
+                answers.append(self._answer(request, is_ahead))
+        return tuple(answers)
+
+    def _begin(self, request: Request) -> bool:
+        number, signature = request.number, request.signature
+        # One that all members wait for can end by itself, whatever the others do. Where only one
+        # contributes, the others' buffers are overwritten before a late one can disagree.
+        have_all_asked = number <= min(self.asked.values())
+        may_begin = _all_contribute(signature) and self._counter.has_room(
+            signature, self.has_followers
+        )
+        if not may_begin and not have_all_asked:
+            return False
+        plan = self.plans.for_exchange(signature)
+        if plan is None:
+            return False
+        self.held.begin(request.site, number, signature, plan)
+        return True
+
+    def _answer(self, request: Request, is_ahead: bool) -> Granted | Disagreement:
+        site, number, signature = request.site, request.number, request.signature
+        held = self.held[number]
+        if signature != held.signature:
+            self.held.drop(number)
+            told = self.knowledge.fail(number, held.exchange)
+            first = held.first, held.signature
+            return _disagreement(number, held.exchange, first, (site, signature), told)
+        lacks = self.knowledge.tell(site, held.plan) is not None
+        is_first, held.is_granted = not held.is_granted, True
+        held.granted.add(site)
+        held.was_ahead |= is_ahead
+        if not is_ahead:
+            self.held.called(site, number, self.asked)
+        is_last = held.granted == {*self.members}
+        return Granted(
+            site,
+            number,
+            held.exchange,
+            held.plan,
+            lacks,
+            is_first,
+            is_last,
+            signature,
+            request.attempt,
+        )
+
+    # --- calls that cannot end
+
+    def leave(self, site: int, reason: str) -> tuple[Abandoned, ...]:
+        """Take note that a member makes no further call."""
+        limit = Limit(self.asked[site], self._gatherings.latest(site), reason)
+        return self._abandon(limit, self.order.made(site))
+
+    def abandon_mixed(self, mixed: Mixed, reason: str) -> tuple[Abandoned, ...]:
+        """Give up all calls from those on that are of two kinds."""
+        return self._abandon(Limit(mixed.exchanges, mixed.gatherings, reason), mixed.call)
+
+    def abandon(self, reason: str) -> tuple[Abandoned, ...]:
+        """Give up all calls that not every member has made."""
+        asked = min(self.asked.values(), default=0)
+        return self._abandon(Limit(asked, self._gatherings.lowest, reason), self.order.lowest)
+
+    def _abandon(self, limit: Limit, last_call: int) -> tuple[Abandoned, ...]:
+        reason, limit = limit.reason, self.order.lower(limit, last_call)
+        given_up = []
+        for number in self.held.numbers:
+            if number > limit.exchanges:
+                given_up += self._fail(number, self.held.drop(number).exchange, reason)
+        for each in self.requests.drop_after(limit.exchanges):
+            given_up.append(Abandoned(each.site, each.number, 0, False, reason))
+        given_up += self._gatherings.give_up_after(limit.gatherings, reason)
+        return tuple(given_up)
+
+    def give_up(self, number: int, reason: str) -> tuple[Abandoned, ...]:
+        """End an exchange without a result, whether it has begun or not."""
+        exchange = self.held.drop(number).exchange if number in self.held else 0
+        self.requests.drop(number)
+        return tuple(self._fail(number, exchange, reason))
+
+    def _fail(self, number: int, exchange: int, reason: str) -> list[Abandoned]:
+        """Let an exchange end without a result; return which members' calls that ends."""
+        told = self.knowledge.fail(number, exchange, reason)
+        return [Abandoned(site, number, exchange, False, reason) for site in sorted(told)]
+
+    # --- members that go, and come
+
+    def lose(self, *sites: int) -> tuple[Answer, ...]:
+        """Go on without some members, all at once; return what follows for the others."""
+        self.members = tuple(member for member in self.members if member not in sites)
+        for site in sites:
+            del self.asked[site]
+        self.knowledge.lose(sites)
+        self.requests.lose(sites)
+        self.order.lose(sites)
+        whole = self._gatherings.lose(sites, self.members)
+        self.held.lose(sites, self.members)
+        return (*whole, *self.held.drop_unused(), *self.grant())
+
+    def admit(self, sites: Collection[int], plan: Plan, elements: int = 0) -> None:
+        """Let sites take part from here on, while it is level; all have this plan.
+
+        Args:
+            sites: that are let in.
+            plan, elements: see :meth:`anabranch.scheduler._plans_by_size.PlansBySize.replace`.
+        """
+        self.plans.replace(plan, elements)
+        self.asked |= dict.fromkeys(sites, self.latest)
+        self.members = tuple(sorted(self.asked))
+        self.order.admit(sites)
+        self._gatherings.admit(sites, self.members)
+        self.knowledge.admit(self.members, plan.version)
+
+    def restore(
+        self,
+        standings: Mapping[int, ChannelStanding],
+        failed: Mapping[int, str],
+        settled: Collection[int],
+        gathered: Collection[int],
+        unaware: Collection[int] = (),
+    ) -> tuple[Answer, ...]:
+        """Go on from what members say of their calls, where what was known of them is lost.
+
+        Args:
+            standings: what each member says. Those that say nothing are to be lost next, or have
+                left, but for those that are unaware: of them only calls that ended are known.
+            failed: exchanges that have failed, and why.
+            settled, gathered: exchanges and gatherings that have ended at some member: at all, but
+                for those that are told so.
+            unaware: members that do not know of the channel yet, and have made no call.
+        """
+        informed = standings.keys()
+        standings = {**standings, **dict.fromkeys(unaware, _NOTHING_CALLED)}
+        self._settled = frozenset(settled)
+        asked = [each.asked for each in standings.values()]
+        asked += [said.number - 1 for each in standings.values() for said in each.exchanges]
+        self.asked |= dict.fromkeys(self.members, min(asked, default=0))
+        mixed = self.order.restore(standings)
+        answers: list[Answer] = []
+        for site, each in standings.items():
+            self.asked[site] = each.asked
+            if site in informed:
+                self.knowledge.restore(site, each.version)
+            for said in each.exchanges:
+                number = said.number
+                if number in failed:
+                    answers.append(Abandoned(site, number, said.exchange, False, failed[number]))
+                elif number in settled or not self.end.holds(number):
+                    continue
+                elif said.exchange:
+                    self.held.take_up(site, number, said.exchange, said.signature, self.plan)
+                else:
+                    self.requests.add(Request(site, number, said.signature))
+        for number, reason in failed.items():
+            told = (site for site, each in standings.items() if each.asked >= number)
+            self.knowledge.restore_failure(number, reason, told)
+        self.requests.sort()
+        answers += self._gatherings.restore(standings, gathered)
+        return (*answers, *mixed)
+
+
+def _all_contribute(signature: Signature) -> bool:
+    """Return whether members' contributions are combined, so that a late one may still disagree."""
+    return signature.source is None and not signature.receivers
+
+
+def _lacks_source(signature: Signature, members: Collection[int]) -> str:
+    """Return which source is lost that an exchange would need; empty for none."""
+    if signature.source not in (None, *members):
+        return f"site {signature.source}, which would broadcast, is lost"
+    if signature.receivers and {*members} <= {*signature.receivers}:
+        return f"no site is left that has what sites {signature.receivers} would get"
+    return ""
+
+
+def _disagreement(
+    number: int,
+    exchange: int,
+    one: tuple[int, Signature],
+    other: tuple[int, Signature],
+    told: Collection[int],
+) -> Disagreement:
+    (first, what), (second, else_what) = one, other
+    return Disagreement(number, exchange, (first, second), (what, else_what), tuple(sorted(told)))

@@ -1,0 +1,114 @@
+"""What follows from the calls that sites make: what is said and written down of exchanges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from anabranch.log import events
+from anabranch.net.errors import MalformedMessage
+from anabranch.net.messages import ExchangeEnded
+from anabranch.scheduler._journal_keeper import JournalKeeper
+from anabranch.scheduler._patience import RoundTimes
+from anabranch.scheduler._planning import Planning
+from anabranch.scheduler.calls._outcome import Outcome
+from anabranch.scheduler.run import LONGEST_S, Run
+
+_SLACK_S = 1.0  # by which an exchange may seem to have begun before the run
+
+
+class Outcomes:
+    """Says, writes down and remembers what follows from the calls of sites.
+
+    Args:
+        run: whose sites.
+        planning: hears of exchanges that begin.
+        keeper: writes down what a restart needs.
+        times: of rounds, which are counted here.
+        let_in: lets newcomers in, as all members have said by a gathering; returns what follows.
+        is_restart: whether the run had a scheduler before.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        planning: Planning,
+        keeper: JournalKeeper,
+        times: RoundTimes,
+        let_in: Callable[[int, frozenset[int]], Outcome],
+        is_restart: bool,
+    ) -> None:
+        self._run = run
+        self._planning = planning
+        self._keeper = keeper
+        self._times = times
+        self._let_in = let_in
+        self._is_restart = is_restart
+
+    def ended(self, site: int, message: ExchangeEnded) -> None:
+        """Hear that a site holds the result of an exchange."""
+        run = self._run
+        # The clock by which a scheduler that was started again knows the beginning may have jumped.
+        longest_s = LONGEST_S if self._is_restart else run.since_start_s() + _SLACK_S
+        if not 0 <= message.seconds <= longest_s:
+            raise MalformedMessage(
+                f"an exchange that took {message.seconds:g} s, in a run of "
+                f"{run.since_start_s():.3g} s"
+            )
+        outcome = run.channels.ended(site, message)
+        self._times.add((message.channel, message.number), message.seconds)
+        run.tell_patience()
+        round = run.channels.following.round_of(message.number)
+        if message.channel == 0 and round is not None:
+            run.note(
+                events.RoundDone(
+                    at_s=run.since_start_s(),
+                    site=site,
+                    round=round,
+                    version=message.version,
+                    seconds=message.seconds,
+                    checksum=message.checksum,
+                    waited_for=message.waited_for,
+                    tree=message.tree,
+                )
+            )
+        self.follow(outcome)
+
+    def follow(self, outcome: Outcome) -> None:
+        """Say and write down what follows from a message."""
+        run = self._run
+        self._keeper.remember_calls(outcome.is_to_remember)
+        for site, message in outcome.say:
+            run.post(site, message)
+        for began in outcome.began:
+            if not run.buffer_elements:
+                run.buffer_elements = began.elements
+                run.note_began(began.elements)
+            round = run.channels.following.round_of(began.number)
+            if began.channel == 0 and round is not None:
+                run.note(
+                    events.RoundBegan(
+                        at_s=run.since_start_s(),
+                        round=round,
+                        version=began.version,
+                        site=began.site,
+                    )
+                )
+            self._planning.exchange_began()
+        for repaired in outcome.repaired:
+            run.note(
+                events.ExchangeRepaired(
+                    at_s=run.since_start_s(),
+                    channel=repaired.channel,
+                    number=repaired.number,
+                    members=list(repaired.members),
+                    reduced_elements=repaired.reduced,
+                    spread_elements=repaired.spread,
+                    interrupted=repaired.interrupted,
+                )
+            )
+        for elements in run.channels.books.unplanned:
+            self._planning.seek(elements, self.follow)
+        if outcome.wrong:
+            run.abort(outcome.wrong)
+        elif outcome.admission is not None:
+            self.follow(self._let_in(*outcome.admission))

@@ -1,0 +1,343 @@
+"""The plan in force: how a run gets from what is believed of its network to another plan."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+
+from anabranch import plan as plans
+from anabranch.exchange.ranges import Ranges
+from anabranch.log import events, units
+from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
+from anabranch.net.messages import Auxiliary, LinkRate, Measured
+from anabranch.overlay import Overlay
+from anabranch.plan import Plan
+from anabranch.scheduler._plans_by_size import order_of
+from anabranch.scheduler._policy import Replan, event_of
+from anabranch.scheduler._replan_loop import ReplanLoop
+from anabranch.scheduler._transfer import shares
+from anabranch.scheduler.awareness import Awareness
+from anabranch.scheduler.calls._outcome import Outcome
+from anabranch.scheduler.losses import Planner
+from anabranch.scheduler.run import LONGEST_S, Run
+
+Path = tuple[int, ...]
+Planners = Callable[[int], Planner]
+"""Returns what plans for buffers of so many elements."""
+
+_ELEMENT_BYTES = 4
+_MEASURABLE_BPS = 1.0, 1e15
+
+
+class Planning:
+    """Plans again while a run goes on: for what is left, and for what is measured.
+
+    Args:
+        run: whose plans.
+        plan: the first.
+        awareness: plans again for what is measured; None leaves that.
+        planner: plans for what is left where something is lost; None where the run then ends.
+        planners: make the planner for buffers of so many elements; None where one plan serves all
+            sizes.
+        remember: writes down what a restart needs.
+        form_groups: called with plans whose groups are others, where workers move in groups.
+
+    Attributes:
+        leaves: sites to which the latest plan for what is left gives nothing to do for others.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        plan: Plan,
+        awareness: Awareness | None,
+        planner: Planner | None,
+        planners: Planners | None,
+        remember: Callable[[], None],
+        form_groups: Callable[[Replan], None] | None = None,
+    ) -> None:
+        self._form_groups = form_groups
+        self._run = run
+        self._awareness = awareness
+        self._planner = planner
+        self._planners = planners
+        self._networks = 0  # how often what is planned for has become another
+        self._sought: dict[int, asyncio.Task[None]] = {}  # plans that are looked for, by order
+        self._remember = remember
+        self._auxiliary = plan.version, _flat(plan)  # the paths that sites have, of which plan
+        self._replan_loop: ReplanLoop | None = None  # from the run's beginning on
+        self.leaves: frozenset[int] = frozenset()
+
+    @property
+    def _believed(self) -> Overlay:
+        return self._run.overlay if self._awareness is None else self._awareness.made_for
+
+    def belief(self) -> Overlay:
+        """Return what is believed of the network now."""
+        if self._awareness is None:
+            return self._run.overlay
+        return self._awareness.belief(self._run.since_start_s())
+
+    # --- for what is left
+
+    def for_the_rest(self, newcomers: Collection[int] = ()) -> Plan:
+        """Return a plan for what is left; its version follows that of the one in force.
+
+        Args:
+            newcomers: that are to follow, beside those that do already.
+        """
+        followers = {*newcomers} | self._run.channels.following.sites
+        find = self._find(self._run.channels.books.largest_elements, followers)
+        plan, self.leaves = find()
+        return plan
+
+    def _find(
+        self, elements: int, followers: Collection[int]
+    ) -> Callable[[], tuple[Plan, frozenset[int]]]:
+        """Return what plans for what is left now, in whichever thread.
+
+        Args:
+            elements: of the buffers; 0 where that is not known.
+            followers: sites that are to be leaves.
+
+        Returns:
+            A function that returns the plan, and which sites are leaves of it.
+        """
+        planner, believed = self._planner_for(elements), self._believed
+        version, losses = self._run.channels.all.plan.version + 1, self._run.losses
+        assert planner is not None
+
+        def find() -> tuple[Plan, frozenset[int]]:
+            if followers:
+                plan = losses.plan_beside(believed, version, planner, followers)
+                if plan is not None:
+                    return plan, frozenset(followers)
+            return losses.plan(believed, version, planner), frozenset()
+
+        return find
+
+    def _planner_for(self, elements: int) -> Planner | None:
+        return self._planners(elements) if self._planners and elements else self._planner
+
+    # --- for buffers of another order of size
+
+    def seek(self, elements: int, follow: Callable[[Outcome], None]) -> None:
+        """Plan for buffers of an order of size that has no plan.
+
+        Args:
+            elements: of the buffers.
+            follow: called with what follows, once they are planned for.
+        """
+        order = order_of(elements)
+        if self._planners is None or self._run.channels.all.plans.of(elements) is not None:
+            follow(Outcome())
+        elif order not in self._sought:
+            looking = self._look_for(elements, follow)
+            loop = asyncio.get_running_loop()
+            self._sought[order] = loop.create_task(looking, name="plan for another size")
+
+    async def _look_for(self, elements: int, follow: Callable[[Outcome], None]) -> None:
+        """Find a plan in a thread, for other exchanges go on meanwhile; let it be used."""
+        run, order = self._run, order_of(elements)
+        try:
+            networks = -1
+            while networks != self._networks:  # what is planned for has become another meanwhile
+                networks = self._networks
+                find = self._find(elements, run.channels.following.sites)
+                plan, _ = await asyncio.get_running_loop().run_in_executor(None, find)
+        except Exception as error:  # nothing else would hear of it
+            run.abort(f"the scheduler failed to plan: {type(error).__name__}: {error}")
+            return
+        finally:
+            del self._sought[order]
+        if not run.is_over:
+            follow(self._use_for(elements, plan))
+
+    def _use_for(self, elements: int, plan: Plan) -> Outcome:
+        """Let buffers of an order of size have a plan; return what follows."""
+        run, channels = self._run, self._run.channels
+        main, is_largest = channels.books.main, elements >= channels.books.largest_elements
+        same = [
+            each
+            for each in channels.all.plans.in_use
+            if (each.trees, each.routes) == (plan.trees, plan.routes)
+        ]
+        plan = same[0] if same else replace(plan, version=channels.all.plan.version + 1)
+        outcome = channels.add(plan, elements)
+        self._remember()
+        if not same:
+            if run.started_s is not None and run.buffer_elements:  # else the first event has it
+                size = units.size(_ELEMENT_BYTES * elements)
+                self._write(plan, f"for buffers of the order of {size}")
+            paths = _flat(plan) if is_largest else self._auxiliary[1]
+            paths = self._beside(paths, plan if is_largest else main)
+            if self._auxiliary[1] or paths:  # before anything runs under it
+                run.broadcast(Auxiliary(plan.version, paths))
+            self._auxiliary = plan.version, paths
+        if is_largest:
+            self._plan_on_from(plan, elements)
+        return outcome
+
+    def _plan_on_from(self, plan: Plan, elements: int) -> None:
+        """Look for better plans than this one from now on."""
+        planner = self._planner_for(elements)
+        if self._awareness is None or planner is None:
+            return
+        self._awareness.go_on(self._run.losses, plan, planner)
+        if self._replan_loop is not None:
+            self._replan_loop.close()
+            self._begin_to_look(self._awareness, _ELEMENT_BYTES * elements)
+
+    def transfer(
+        self, holders: Collection[int], receiver: int, elements: int, version: int
+    ) -> list[tuple[int, Ranges, Plan]]:
+        """Return who sends what to a site that lacks it: see :func:`.transfer.shares`."""
+        lost, cut = self._run.losses.lost, self._run.losses.cut
+        return shares(self._believed, lost, cut, holders, receiver, elements, version)
+
+    def begin_with(self, plan: Plan) -> None:
+        """Let a plan be the first, of which all sites are told as they are welcomed."""
+        self._auxiliary = plan.version, _flat(plan)
+
+    def use(self, plan: Plan, why: str) -> None:
+        """Write down a plan that something lost or found again asked for; plan on from there."""
+        self._networks += 1
+        if self._run.started_s is not None:  # else the first event has it
+            self._write(plan, why)
+        if self._auxiliary[1] or plan.auxiliary:  # before anything is repaired under this plan
+            self._run.broadcast(Auxiliary(plan.version, _flat(plan)))
+        self._auxiliary = plan.version, _flat(plan)
+        if self._replan_loop is not None:
+            self._plan_on_from(plan, self._replan_loop.size_bytes // _ELEMENT_BYTES)
+
+    def _write(self, plan: Plan, why: str) -> None:
+        """Write a plan down that no better belief has asked for."""
+        self._run.note(
+            events.PlanIssued(
+                at_s=self._run.since_start_s(),
+                version=plan.version,
+                plan_json=plans.dumps(plan),
+                why=why,
+                changed=[],
+                before_s=None,
+                after_s=None,
+            )
+        )
+
+    def _beside(self, paths: tuple[Path, ...], main: Plan) -> tuple[Path, ...]:
+        """Return the paths of the main plan, and those that other plans in use have beside them."""
+        ends = {(path[0], path[-1]) for path in paths}
+        others = (
+            path
+            for plan in self._run.channels.all.plans.in_use
+            for path in (() if plan.version == main.version else _flat(plan))
+            if (path[0], path[-1]) not in ends
+        )
+        return (*paths, *dict.fromkeys(others))
+
+    # --- for what is measured
+
+    def begin(self, elements: int) -> None:
+        """Plan again from the run's beginning on, where buffers have so many elements."""
+        if self._awareness is not None:
+            losses, planner = self._run.losses, self._planner_for(elements)
+            if planner is not None and (losses.lost or losses.cut):
+                self._awareness.go_on(losses, self._run.channels.all.plan, planner)
+            self._begin_to_look(self._awareness, _ELEMENT_BYTES * elements)
+
+    def begin_again(self) -> None:
+        """Plan again after a restart of the scheduler."""
+        if self._awareness is not None:
+            size_bytes = _ELEMENT_BYTES * self._run.channels.books.largest_elements
+            self._begin_to_look(self._awareness, size_bytes)
+
+    def _begin_to_look(self, awareness: Awareness, size_bytes: int) -> None:
+        assert self._run.started_s is not None
+        self._replan_loop = ReplanLoop(
+            awareness, size_bytes, self._run.started_s, self._found, self._run.abort
+        )
+
+    def look_in_time(self) -> None:
+        """See that plans are looked at, as often as they should be while anything happens."""
+        if self._replan_loop is not None:
+            self._replan_loop.look_in_time()
+
+    def exchange_began(self) -> None:
+        """Take note that buffers may be larger from now on."""
+        if self._replan_loop is not None:
+            self._replan_loop.size_bytes = (
+                _ELEMENT_BYTES * self._run.channels.books.largest_elements
+            )
+
+    def close(self) -> None:
+        """Look at plans no more."""
+        for looking in self._sought.values():
+            looking.cancel()
+        if self._replan_loop is not None:
+            self._replan_loop.close()
+
+    def hear(self, site: int, message: Measured) -> None:
+        """Take what a site has measured."""
+        name = self._run.name(site)
+        known = frozenset() if self._awareness is None else self._awareness.measured_links
+        for rate in message.links:
+            if self._run.overlay.link(rate.source, site) is None:
+                raise OutOfPlaceMessage(f"{name} measured a link from {rate.source}")
+            slow, fast = _MEASURABLE_BPS
+            latency_s = 0.0 if rate.latency_s is None else rate.latency_s
+            if not slow <= rate.rate_bps <= fast or not 0 <= latency_s <= LONGEST_S:
+                raise MalformedMessage(f"{name} measured {rate}")
+            self._run.note(
+                events.LinkMeasured(
+                    at_s=self._run.since_start_s(),
+                    site=site,
+                    source=rate.source,
+                    target=site,
+                    rate_bps=rate.rate_bps,
+                    latency_s=rate.latency_s,
+                    chunks=rate.chunks,
+                )
+            )
+            if self._awareness is not None:
+                self._awareness.measured(rate.source, site, rate, self._run.since_start_s())
+        # Later measurements are written down with what else is: each would be a write of its own.
+        if self._awareness is not None and self._awareness.measured_links != known:
+            self._remember()
+
+    def recall(self, rates: Iterable[tuple[int, LinkRate]]) -> None:
+        """Believe what an earlier scheduler of the run believed of links that were measured.
+
+        Args:
+            rates: each link's target, and the rest.
+        """
+        if self._awareness is not None:
+            for site, rate in rates:
+                self._awareness.measured(rate.source, site, rate, self._run.since_start_s())
+
+    def _found(self, replan: Replan | None, paths: tuple[Path, ...]) -> None:
+        """Go on with what a look at plans has found."""
+        if self._run.is_over:
+            return
+        if self._form_groups is not None:
+            if replan is not None:
+                self._form_groups(replan)
+            return  # groups that stay keep their paths
+        if replan is not None:
+            # Another size may have been planned for while this one was looked for.
+            version = self._run.channels.all.plan.version + 1
+            replan = replace(replan, plan=replace(replan.plan, version=version))
+            self._networks += 1
+            self._run.channels.books.issue(replan.plan)
+            self._remember()
+            self._run.note(event_of(replan, self._run.since_start_s()))
+            self._auxiliary = version, _flat(replan.plan)  # they come with the plan
+        channels = self._run.channels
+        latest = channels.all.plan.version, self._beside(paths, channels.books.main)
+        if latest != self._auxiliary:
+            self._auxiliary = latest
+            self._run.broadcast(Auxiliary(*latest))
+
+
+def _flat(plan: Plan) -> tuple[Path, ...]:
+    return tuple(path for paths in plan.all_auxiliary.values() for path in paths)

@@ -1,0 +1,233 @@
+"""Whether to plan again, now that the network is believed to be another. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from anabranch import plan as plans
+from anabranch.log import events
+from anabranch.overlay import Basis, Overlay
+from anabranch.plan import Plan, predict, steady_rate_bps
+
+Planner = Callable[[Overlay, int, Plan], Plan]
+"""Called with the network as believed, the new plan's version, and the plan before it."""
+
+_NAMED = 3  # links that a reason names
+
+
+@dataclass(frozen=True, slots=True)
+class LinkChange:
+    """A link that is believed to be another than the present plan was made for.
+
+    Args:
+        source, target: the link's two sites.
+        was_bps: the goodput that the present plan was made for, bit/s.
+        now_bps: the goodput believed now, bit/s.
+        was, now: what each rests on.
+    """
+
+    source: int
+    target: int
+    was_bps: float
+    now_bps: float
+    was: Basis = "given"
+    now: Basis = "given"
+
+
+@dataclass(frozen=True, slots=True)
+class Replan:
+    """A new plan, and why it is better.
+
+    Args:
+        plan: the new plan; its version is one above the last.
+        why: the reason in words, for logs and reports.
+        changed: the links that moved it, those that changed most in ratio first.
+        before_s, after_s: predicted time of a round under the old and under the new plan, on the
+            network as believed now, seconds; of a forest, eq. 14. None where the old one cannot be
+            used any more.
+    """
+
+    plan: Plan
+    why: str
+    changed: tuple[LinkChange, ...]
+    before_s: float | None
+    after_s: float | None
+
+
+class Policy:
+    """Holds the plan in force and what it was made for; decides when another takes its place.
+
+    The network counts as changed when some link's believed goodput differs by more than
+    ``update_rate`` from what it was when plans were last compared. Then a plan is made for the new
+    belief, and taken if it shortens the predicted round by more than ``least_gain``; else the plan
+    in force stays, and the same belief is not considered again. (NetStorm, VIII-B, takes every new
+    plan, which costs it a change of plan for every wobble of a measurement; so does a gain of
+    ``-math.inf``.)
+
+    Rounds are predicted by :func:`anabranch.plan.predict`, not by the steady rate alone: plans for
+    the same network differ by their depth as often as by their bottleneck, and a gain of 2 % is of
+    the size of what filling the pipeline takes. It costs 1 ms at 9 sites and 9 trees, 40 ms at 200
+    sites and 10 trees, 0.8 s at 200 and 200. The steady rate, ten times cheaper, bounds a round
+    from below, and so spares the second prediction where a new plan cannot be better.
+
+    Args:
+        plan: the plan in force.
+        made_for: the network it was made for.
+        planner: makes a plan for a network.
+        update_rate: relative change of a link that counts (UPDATE_RATE), >= 0. At 0, the paper's
+            value, every change does.
+        least_gain: relative gain that a new plan must promise, in [0, 1); ``-math.inf`` takes
+            every plan that differs from the one in force.
+
+    Raises:
+        PlanError: the plan does not fit the network.
+        ValueError: an argument outside its range.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        made_for: Overlay,
+        planner: Planner,
+        *,
+        update_rate: float = 0.0,
+        least_gain: float = 0.02,
+    ) -> None:
+        is_gain = 0 <= least_gain < 1 or least_gain == -math.inf
+        if not 0 <= update_rate < math.inf or not is_gain:
+            raise ValueError(
+                f"update_rate is {update_rate:g} and least_gain {least_gain:g}; give update_rate "
+                ">= 0 and least_gain in [0, 1), or -inf for every plan"
+            )
+        plan.check_fits(made_for)
+        self._plan = plan
+        self._made_for = made_for
+        self._considered = made_for
+        self._planner = planner
+        self._update_rate = update_rate
+        self._least_gain = least_gain
+
+    @property
+    def plan(self) -> Plan:
+        """The plan in force: the first, or the last that `consider` returned."""
+        return self._plan
+
+    @property
+    def made_for(self) -> Overlay:
+        """The network that the plan in force was made for."""
+        return self._made_for
+
+    def go_on(self, plan: Plan, planner: Planner) -> Policy:
+        """Return what decides from now on, where another plan had to be taken."""
+        return Policy(
+            plan,
+            self._considered,
+            planner,
+            update_rate=self._update_rate,
+            least_gain=self._least_gain,
+        )
+
+    def consider(self, belief: Overlay, size_bytes: float, chunk_bytes: float) -> Replan | None:
+        """Return a better plan, which is in force from now on, or None where there is none.
+
+        Args:
+            belief: the network as believed now, with the sites and links it always had.
+            size_bytes: of the flat buffer.
+            chunk_bytes: the most bytes of a chunk.
+
+        Raises:
+            PlanError: the planner found no plan, or a plan uses a link that is not there.
+            ValueError: the planner gave its plan another version than it was told to.
+        """
+        if not changes(self._considered, belief, self._update_rate):
+            return None
+        self._considered = belief
+        version = self._plan.version + 1
+        plan = self._planner(belief, version, self._plan)
+        if plan.version != version:
+            raise ValueError(
+                f"the planner made version {plan.version}, asked for {version}; pass the version on"
+            )
+        if (plan.trees, plan.routes) == (self._plan.trees, self._plan.routes):
+            return None
+        before_s = predict(self._plan, belief, size_bytes, chunk_bytes=chunk_bytes).contention_s
+        enough_s = before_s * (1 - self._least_gain)
+        if 8 * size_bytes / steady_rate_bps(plan, belief) >= enough_s:
+            return None
+        after_s = predict(plan, belief, size_bytes, chunk_bytes=chunk_bytes).contention_s
+        if after_s >= enough_s:
+            return None
+        changed = changes(self._made_for, belief, self._update_rate)
+        self._plan, self._made_for = plan, belief
+        why = _why(belief, changed, before_s, after_s)
+        return Replan(plan, why, changed, before_s, after_s)
+
+
+def changes(was: Overlay, now: Overlay, update_rate: float) -> tuple[LinkChange, ...]:
+    """Return the links whose goodput changed by more than a share of what it was.
+
+    Those that changed most in ratio come first. Links that only one of the overlays has are not
+    looked at.
+    """
+    found = []
+    for link in now:
+        before = was.link(link.source, link.target)
+        if before is None:
+            continue
+        was_bps, now_bps = before.goodput_bps, link.goodput_bps
+        if abs(now_bps - was_bps) > update_rate * was_bps:
+            change = LinkChange(
+                link.source, link.target, was_bps, now_bps, before.basis, link.basis
+            )
+            found.append(change)
+    found.sort(key=lambda change: -abs(math.log(change.now_bps / change.was_bps)))
+    return tuple(found)
+
+
+def _why(belief: Overlay, changed: tuple[LinkChange, ...], before_s: float, after_s: float) -> str:
+    """Say it in words: ``dc3->dc4 fell from 127 to 22 Mbit/s; a round should take ...``."""
+    parts = named_changes(belief, changed)
+    parts.append(f"a round should take {after_s:.3g} s instead of {before_s:.3g} s")
+    return "; ".join(parts)
+
+
+def named_changes(belief: Overlay, changed: tuple[LinkChange, ...]) -> list[str]:
+    """Return what changed in words, those that come first by name; no assumed rate is a number."""
+    known = [change for change in changed if change.now != "assumed"]
+    parts = [_named_change(belief, change) for change in known[:_NAMED]]
+    if more := len(known) - len(parts):
+        parts.append(f"{more} more link{'s' if more > 1 else ''} changed")
+    return parts
+
+
+def _named_change(belief: Overlay, change: LinkChange) -> str:
+    source, target = (belief.sites[i].name for i in (change.source, change.target))
+    was, now = (f"{bps / 1e6:.3g}" for bps in (change.was_bps, change.now_bps))
+    if change.was == "assumed":
+        return f"{source}->{target} carries {now} Mbit/s, as {change.now}"
+    moved = "fell" if change.now_bps < change.was_bps else "rose"
+    return f"{source}->{target} {moved} from {was} to {now} Mbit/s"
+
+
+def event_of(replan: Replan, at_s: float) -> events.PlanIssued:
+    """Return what the log says of a new plan."""
+    return events.PlanIssued(
+        at_s=at_s,
+        version=replan.plan.version,
+        plan_json=plans.dumps(replan.plan),
+        why=replan.why,
+        changed=[
+            events.LinkChanged(
+                source=change.source,
+                target=change.target,
+                was_bps=None if change.was == "assumed" else change.was_bps,
+                now_bps=change.now_bps,
+            )
+            for change in replan.changed
+            if change.now != "assumed"
+        ],
+        before_s=replan.before_s,
+        after_s=replan.after_s,
+    )

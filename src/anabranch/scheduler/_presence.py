@@ -1,0 +1,353 @@
+"""Who is there: sites join, their connections break, and they go on over another or are lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import replace
+from functools import partial
+
+from anabranch import overlay as overlays
+from anabranch import plan as plans
+from anabranch.log import events
+from anabranch.net.addresses import are_on_one_machine
+from anabranch.net.deadline import after
+from anabranch.net.errors import LinkError, OutOfPlaceMessage, PeerError, UnauthorisedPeer
+from anabranch.net.messages import Join, Restarted, Resume, Resumed, Welcome
+from anabranch.net.network import Connection
+from anabranch.net.process_end import when_ended
+from anabranch.net.session import Session
+from anabranch.net.tls import check_identity, identity_of
+from anabranch.scheduler._admission import Admission
+from anabranch.scheduler._planning import Planning
+from anabranch.scheduler._survivors import Survivors
+from anabranch.scheduler.losses import Losses, Repairs
+from anabranch.scheduler.membership._life import Happens, Stage
+from anabranch.scheduler.run import Missing, Run
+from anabranch.scheduler.served_pace import ServedPace
+
+# A site that prepares its part imports libraries, reads data and builds its model; either may hold
+# its interpreter's lock, and on a machine with more processes than cores for many seconds.
+PREPARING_SILENCE_S = 60.0
+
+
+class Presence:
+    """Takes sites in, and waits for those whose connections have broken.
+
+    Args:
+        run: whose sites.
+        work: handed to every site as it is.
+        repairs: how all-reduces go on without a site that is lost; None where they do not.
+        planning: plans for those with whom the run begins.
+        pace: of the served model; None where sites all-reduce.
+        admission: hears of newcomers that are gone.
+        survivors: go on without sites that are lost.
+        is_restart: whether the run had a scheduler before.
+
+    Attributes:
+        all_gone: set once no site is there, after the end.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        work: str,
+        repairs: Repairs | None,
+        planning: Planning,
+        pace: ServedPace | None,
+        admission: Admission,
+        survivors: Survivors,
+        is_restart: bool,
+    ) -> None:
+        self._run = run
+        self._work = work
+        self._repairs = repairs
+        self._planning = planning
+        self._pace = pace
+        self._admission = admission
+        self._survivors = survivors
+        self._is_restart = is_restart
+        self.all_gone = asyncio.Event()
+
+    # --- who comes
+
+    def join(self, message: Join, connection: Connection) -> int:
+        """Take a site in; once enough are here, tell them who is who.
+
+        Raises:
+            OutOfPlaceMessage: the run is over.
+            PeerError: see :meth:`anabranch.scheduler._members.Members.admit`.
+        """
+        run = self._run
+        check_identity(connection.peer, connection.identity, identity_of(message.name))
+        if run.is_over and run.members.knows_token(message, connection.own_challenge):
+            raise OutOfPlaceMessage(f"site {message.name!r} joins, but the run is over")
+        gone = {site for site in run.lives.lost if not self._is_connected(site)}
+        gone |= {site for site in run.missing if self._survivors.may_be_replaced(site)}
+        goes_round = self._repairs is not None and self._pace is None
+        is_elsewhere = not are_on_one_machine(connection.hosts)
+        site = run.members.admit(message, connection.own_challenge, gone, goes_round, is_elsewhere)
+        if site in run.missing:  # another process of it is here, so that one died
+            self._survivors.lose(site, run.missing[site].why, died=True)
+            if self._repairs is not None and run.is_over:
+                raise OutOfPlaceMessage(f"site {message.name!r} joins, but the run is over")
+        run.sessions[site] = Session(connection)
+        run.why_lost.pop(site, None)
+        if run.returning is not None:
+            run.returning.forget(site)
+        self._watch(site, connection)
+        run.lives.happens(Happens.JOINS, site)
+        if run.is_newcomer(site):
+            run.introductions.came(site)
+            if self._pace is None or run.started_s is not None:
+                self._greet_newcomer(site)
+            if run.is_over:  # as one who died just now
+                run.dismiss(site)
+            return site
+        run.write_joined(site, 0.0)
+        self._meet_if_enough()
+        return site
+
+    def begin(self) -> None:
+        """Greet those who have come too late to begin with the others, as the run has begun.
+
+        They know of the epochs that began with it, as all do whose sessions there were.
+        """
+        if self._pace is not None:
+            for site in self._run.lives.newcomers:
+                self._greet(site)
+
+    def _greet_newcomer(self, site: int) -> None:
+        self._greet(site)
+        if self._pace is not None:
+            for changed in self._pace.epochs_changed({}):
+                self._run.post(site, changed)
+
+    def _is_connected(self, site: int) -> bool:
+        session = self._run.sessions.get(site)
+        return session is not None and session.connection is not None
+
+    def _meet_if_enough(self) -> None:
+        """Tell all that are here who is who, once the run can begin with them."""
+        run, size = self._run, self._run.overlay.size
+        everyone, here = frozenset(range(size)), run.sessions.keys()
+        founders, missing = everyone, everyone - here
+        out_of_reach = run.members.out_of_reach
+        least = None if self._repairs is None else self._repairs.begin_with
+        if self._pace is not None:
+            least = self._pace.begin_with
+        if missing and (least is None or len(here) < least):
+            return
+        if self._pace is not None and missing:
+            if not self._pace.can_begin_without(missing):
+                return
+            founders = everyone - missing
+            first = run.channels.all.plan
+            run.channels.lose(
+                missing, replace(plans.restrict(first, founders), version=first.version + 1)
+            )
+        elif missing or out_of_reach:
+            losses = Losses().further(run.overlay, sites=missing, links=out_of_reach)
+            founders = losses.members(size)
+            if len(founders) < (len(everyone) if least is None else least):
+                if not missing:
+                    run.abort(self._explain(out_of_reach))
+                return
+            run.losses = losses
+            plan = self._planning.for_the_rest()
+            run.channels.lose(losses.lost, plan)
+            self._planning.begin_with(plan)
+        run.lives.happens(Happens.IS_WELCOMED, *founders)
+        run.lives.happens(Happens.IS_PASSED_OVER, *(everyone - founders))
+        for site in run.sessions:
+            self._greet(site)
+
+    def _explain(self, out_of_reach: Collection[tuple[int, int]]) -> str:
+        names = " and ".join(map(self._run.name, min(out_of_reach)))
+        return (
+            f"too few sites reach one another: neither of {names} takes connections; let one of "
+            "such sites do, or link them with others"
+        )
+
+    def _greet(self, site: int) -> None:
+        """Tell a site who is who, and bear with it while it prepares its part."""
+        self.bear(site)
+        run = self._run
+        welcome = Welcome(
+            site,
+            overlays.dumps(run.overlay),
+            plans.dumps(run.channels.all.plan if self._pace is None else self._pace.plan),
+            run.members.addresses,
+            self._work,
+            run.members.incarnations,
+            0 if self._pace is None else self._pace.book.standing.made(site),
+            run.members.secret(site),
+            run.members.lane_secrets(site),
+            self._repairs is not None,
+            self._repairs is not None and self._repairs.retries,
+            self._repairs is not None and run.is_newcomer(site),
+        )
+        run.post(site, welcome)
+
+    def bear(self, site: int) -> None:
+        """Bear with a site's silence for longer, while it prepares its part."""
+        session = self._run.sessions.get(site)
+        if session is not None and session.connection is not None:
+            is_preparing = self._run.lives[site] in (Stage.PREPARING, Stage.CAME)
+            session.connection.bear(PREPARING_SILENCE_S if is_preparing else 0.0)
+
+    def resume(self, message: Resume, connection: Connection) -> int:
+        """Go on with a site over another connection; return which.
+
+        Raises:
+            UnauthorisedPeer: not a site that takes part, or that does any more.
+            OutOfPlaceMessage: it cannot have heard so many messages.
+        """
+        run, site = self._run, message.site
+        if 0 <= site < run.overlay.size:
+            expected = identity_of(run.overlay.sites[site].name)
+            check_identity(connection.peer, connection.identity, expected)
+        # A caller that has not proven to be of this run is told nothing of it.
+        is_of_site = run.members.is_of_site(message, connection.own_challenge)
+        is_here = run.members.is_here(message, connection.own_challenge)
+        if is_here and run.returning is not None and run.returning.awaits(site):
+            run.sessions[site] = Session(connection)
+            self._take_way(site, message)
+            self._watch(site, connection)
+            connection.post(Restarted())
+            return site
+        if is_here and site in run.why_lost and site not in run.sessions:
+            why = run.why_lost[site]
+            raise UnauthorisedPeer(f"given up, and the others go on without it: {why}; join again")
+        if is_of_site and self._is_restart and site not in run.sessions:
+            raise UnauthorisedPeer(
+                f"the scheduler was started again, and goes on without {connection.peer}, which "
+                f"says it is site {site}; join again"
+            )
+        if is_here and site in run.lives.lost and site not in run.sessions:
+            raise UnauthorisedPeer(
+                f"{run.name(site)} was away for too long, and the others go on without it; join "
+                "again"
+            )
+        if not is_here or site not in run.sessions or not run.lives.has_formed:
+            raise UnauthorisedPeer(
+                f"{connection.peer} says it is site {site} of this run, and does not prove it"
+            )
+        session = run.sessions[site]
+        session.acknowledged(message.heard)
+        if site in run.missing:
+            run.await_no_longer(site)
+        elif session.connection is not None:  # which it knows to be gone earlier than we do
+            session.connection.close()
+        connection.post(Resumed(session.heard))
+        session.go_on(connection, message.heard)
+        self._watch(site, connection)
+        self._take_way(site, message)
+        if not run.is_over:
+            through = run.through.get(site)
+            run.note(events.SiteResumed(at_s=run.since_start_s(), site=site, through=through))
+        return site
+
+    def _take_way(self, site: int, message: Resume) -> None:
+        """Take note of the site that pipes what a site says, if one does."""
+        self._run.through.pop(site, None)
+        if message.through is not None and 0 <= message.through < self._run.overlay.size:
+            self._run.through[site] = message.through
+
+    def _watch(self, site: int, connection: Connection) -> None:
+        """Know when a site is silent, on its present connection."""
+        silent = self._run.silent
+        silent.discard(site)
+
+        def told(is_silent: bool) -> None:
+            session = self._run.sessions.get(site)
+            if session is None or session.connection is not connection:
+                return
+            if is_silent:
+                silent.add(site)
+            else:
+                silent.discard(site)
+
+        connection.tell_silence(told)
+        self.bear(site)
+
+    # --- whose connection breaks
+
+    def closed(self, site: int, connection: Connection, error: Exception | None) -> None:
+        """Take note that a connection of a site has ended."""
+        run = self._run
+        session = run.sessions.get(site)
+        if session is None or session.connection is not connection:
+            return  # it goes on over another
+        session.cut()
+        if run.returning is not None and not run.is_over:
+            return  # it may come back, like all others
+        if run.is_over:
+            if session.all_heard or run.has_failed:
+                del run.sessions[site]
+            if not run.sessions:
+                self.all_gone.set()
+        elif run.is_newcomer(site):
+            self._admission.forget(site)
+        elif site in run.lives.lost:  # it has left, and is let go
+            if session.all_heard:
+                del run.sessions[site]
+        elif not run.lives.has_formed:
+            self.let_go(site, f"{run.name(site)} went before the run began: {error}")
+        else:
+            self._broken(site, connection, error)
+
+    def _broken(self, site: int, connection: Connection, error: Exception | None) -> None:
+        """Lose a site whose connection has broken, or wait for it."""
+        run, name, when = self._run, self._run.name(site), self._when(site)
+        if isinstance(error, PeerError):
+            self._survivors.lose(site, f"{name} broke the protocol {when}: {error}")
+        elif error is not None and not isinstance(error, LinkError):
+            what = f"{type(error).__name__}: {error}"
+            self._survivors.lose(
+                site, f"the scheduler failed on a message of {name} {when}: {what}"
+            )
+        else:
+            died = f"{name} died {when}: {error}"
+            if site in run.accused:
+                self._survivors.lose(site, died, died=True)
+            else:
+                run.note(events.SiteCut(at_s=run.since_start_s(), site=site, detail=str(error)))
+                self._miss(site, died, connection)
+
+    def let_go(self, site: int, why: str) -> None:
+        """Go on waiting for all to join, this one too."""
+        run = self._run
+        run.lives.happens(Happens.IS_LET_GO, site)
+        run.forget_process(site)
+        del run.sessions[site]
+        run.members.forget(site)
+        run.write_lost(site, why, True, 0.0)
+
+    def miss_absent(self) -> None:
+        """Wait for sites that came back after a restart, and went again before the rest came."""
+        for site, session in self._run.sessions.items():
+            # One that is let go already has a session only to hear of that.
+            if session.connection is None and self._run.lives[site] != Stage.GONE:
+                self._miss(site, f"{self._run.name(site)} died {self._when(site)}", None)
+
+    def _miss(self, site: int, why: str, connection: Connection | None) -> None:
+        """Give a site up whose process has ended, or that does not come back in time.
+
+        Args:
+            site: which.
+            why: the account of its death then.
+            connection: that has broken, where it is known.
+        """
+        give_up = partial(self._survivors.lose, site, why, died=True)
+        timer = after(self._run.give_up_s, give_up)
+        unwatch = when_ended(None if connection is None else connection.process, give_up)
+        self._run.missing[site] = Missing(timer, unwatch, why)
+
+    def _when(self, site: int) -> str:
+        """How far a site is, or the run where it makes no updates of its own, in words."""
+        if self._pace is not None and self._pace.book.standing.under_way:
+            update = self._pace.book.standing.made(site) or self._pace.book.standing.under_way
+            return f"in update {update}"
+        latest = self._run.channels.all.latest_held
+        return f"in round {latest}" if latest else "before the first round"

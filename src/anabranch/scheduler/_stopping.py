@@ -1,0 +1,61 @@
+"""The end of a run by its stop rules, which read what the log reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from anabranch.log import events
+from anabranch.plan import Plan
+from anabranch.scheduler.run import Log
+from anabranch.scheduler.stop_rules import Stops
+
+
+class StoppingLog:
+    """A log that stops its run when a rule says so; see :class:`anabranch.scheduler.run.Log`.
+
+    Args:
+        log: where to write.
+        stops: follows the run by its rules.
+        since_start_s: returns how long the run has lasted, seconds.
+        stop: called with why the run is to end.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        stops: Stops,
+        since_start_s: Callable[[], float],
+        stop: Callable[[str], None],
+    ) -> None:
+        self._log = log
+        self._stops = stops
+        self._since_start_s = since_start_s
+        self._stop = stop
+        self._began = False
+        self._why: str | None = None  # a rule that held before the run began
+
+    def began(self, buffer_elements: int, plan: Plan) -> None:
+        """Begin to count the time; end the run soon if a rule held before."""
+        self._began = True
+        loop = asyncio.get_running_loop()
+        if self._stops.after_s is not None:
+            left_s = max(0.0, self._stops.after_s - self._since_start_s())
+            loop.call_later(left_s, self._stop, self._stops.timed_out())
+        if self._why is not None:
+            # Sites may tell of a target once, and never again: a group's log begins with the first
+            # exchange. Soon: the scheduler is amid what follows from that exchange's beginning.
+            loop.call_soon(self._stop, self._why)
+        self._log.began(buffer_elements, plan)
+
+    def write(self, *happened: events.Event) -> None:
+        """Write events down first, so that the log has the reason before the end."""
+        self._log.write(*happened)
+        for event in happened:
+            why = self._stops.saw(event)
+            if why is None:
+                continue
+            if self._began:
+                self._stop(why)
+            else:
+                self._why = self._why or why

@@ -1,0 +1,249 @@
+"""How a run goes on without sites that are lost or have left, and without links that are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from anabranch.log import events
+from anabranch.net.messages import Abort
+from anabranch.scheduler._admission import Admission
+from anabranch.scheduler._planning import Planning
+from anabranch.scheduler.calls._outcome import Outcome
+from anabranch.scheduler.losses import Repairs
+from anabranch.scheduler.membership._life import Happens, Stage
+from anabranch.scheduler.run import Run
+from anabranch.scheduler.served_pace import ServedPace
+
+
+class Survivors:
+    """Completes what is under way among those that are left; ends the run if they are too few.
+
+    Args:
+        run: whose sites.
+        repairs: how all-reduces go on; None where they do not.
+        planning: plans for what is left.
+        pace: of the served model; None where sites all-reduce.
+        admission: hears of sites that newcomers need not wait for.
+        follow: says what follows from calls that end.
+        remember: writes down what a restart needs.
+        begin: begins the run if all sites of the start are ready.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        repairs: Repairs | None,
+        planning: Planning,
+        pace: ServedPace | None,
+        admission: Admission,
+        follow: Callable[[Outcome], None],
+        remember: Callable[[], None],
+        begin: Callable[[], None],
+    ) -> None:
+        self._run = run
+        self._repairs = repairs
+        self._planning = planning
+        self._pace = pace
+        self._admission = admission
+        self._follow = follow
+        self._remember = remember
+        self._begin = begin
+
+    # --- sites that are lost
+
+    def may_be_replaced(self, site: int) -> bool:
+        """Return whether another process of a site that is missing may take its place."""
+        if self._repairs is None:
+            return self._pace is not None and self._pace.may_go_on_without(site)
+        return not self._run.is_newcomer(site)
+
+    def lose(self, site: int, why: str, died: bool = False) -> None:
+        """Go on without a site, or end the run."""
+        self._give_up(site, why, died)
+        self._admission.need_not_know(site)
+
+    def _give_up(self, site: int, why: str, died: bool) -> None:
+        run = self._run
+        run.forget_process(site)
+        now_s = run.since_start_s()
+        if site in run.lives.left and not run.is_over:
+            self._let_go_who_left(site)
+            return
+        del run.sessions[site]
+        if self._repairs is not None and self._pace is None and not run.is_over:
+            goes_on = self.go_on_without(why, sites={site})
+            run.write_lost(site, why, goes_on, now_s)
+            if not goes_on:
+                run.abort(why)
+            return
+        goes_on = died and self._pace is not None and self._pace.may_go_on_without(site)
+        run.write_lost(site, why, goes_on, now_s)
+        if goes_on:
+            run.lives.happens(Happens.IS_LOST, site)
+            self._serve_without(site, now_s)
+        else:
+            run.abort(why)
+
+    def _let_go_who_left(self, site: int) -> None:
+        """Go on without a site that has made its last call; it cannot die any more."""
+        run, is_member = self._run, self._run.lives[site] == Stage.DEPARTED
+        relays = site in run.losses.relays or run.channels.is_busy
+        if not self.go_on_without(f"{run.name(site)} left", sites={site}):
+            run.lives.happens(Happens.IS_LOST, site)
+            if self._repairs is not None and relays and self._parts(site):
+                run.abort(
+                    f"{run.name(site)} left and its connection broke, and the other sites do not "
+                    "reach one another without it"
+                )
+            elif is_member:
+                self._follow(run.channels.leave(site))
+        self._say_it_left(site)
+        self.end_if_all_left()
+
+    def _parts(self, site: int) -> bool:
+        """Return whether members that make further calls reach one another over this site alone."""
+        run, size = self._run, self._run.overlay.size
+        others = run.losses.members(size) - run.lives.left
+        return not others <= run.losses.further(run.overlay, {site}).members(size)
+
+    def _say_it_left(self, site: int) -> None:
+        """Write down that a site has left, and let it go; it may have to connect again for that."""
+        run = self._run
+        run.note(events.SiteLeft(at_s=run.since_start_s(), site=site))
+        run.dismiss(site, others_go_on=True)
+
+    def _serve_without(self, site: int, now_s: float) -> None:
+        """Go on without a worker, where the model is served; who needs it for a call is told."""
+        assert self._pace is not None
+        self._pace.lost(site, now_s)
+        self._follow(self._run.channels.leave(site))
+        self.end_if_all_left()
+
+    def go_on_without(
+        self,
+        why: str,
+        sites: Collection[int] = (),
+        links: Collection[tuple[int, int]] = (),
+        departed: Collection[int] = (),
+    ) -> bool:
+        """Plan without what is lost, and complete what is under way among those that are left.
+
+        Returns:
+            False where too few sites reach one another, or the run is not to go on.
+        """
+        run, size = self._run, self._run.overlay.size
+        if self._repairs is None:
+            return False
+        losses = run.losses.further(run.overlay, sites, links, departed)
+        if not run.lives.has_formed or len(losses.members(size)) < self._repairs.least_sites:
+            return False
+        before, run.losses = run.losses, losses
+        run.lives.happens(Happens.IS_LOST, *(losses.lost - run.lives.lost))
+        run.lives.happens(Happens.IS_DONE_WITHOUT, *({*departed} - losses.lost))
+        for site in sorted(losses.lost - before.lost - {*sites}):
+            self._let_go(site, why)
+        plan = self._planning.for_the_rest()
+        outcome = run.channels.lose(before.members(size) - losses.members(size), plan)
+        if run.started_s is not None:
+            self._remember()
+        self._planning.use(plan, why)
+        if run.started_s is None:
+            self._begin()
+            return True
+        self._follow(outcome)
+        self.end_if_all_left()
+        return True
+
+    def _let_go(self, site: int, why: str) -> None:
+        """Tell a site that the others do without, since they do not reach it any more."""
+        run, now_s = self._run, self._run.since_start_s()
+        run.forget_process(site)
+        if site in run.lives.left:
+            self._say_it_left(site)
+        else:
+            reason = f"{run.name(site)} reaches the others no more: {why}"
+            run.write_lost(site, reason, True, now_s)
+            run.post(site, Abort(reason, goes_on=True))
+            run.sessions.pop(site, None)
+        self._admission.need_not_know(site)
+
+    # --- sites that leave
+
+    def leave(self, site: int) -> None:
+        """Hear that a site makes no further call."""
+        run = self._run
+        if self._pace is not None and not self._pace.book.standing.is_over:
+            if not self._pace.may_go_on_without(site):
+                run.abort(
+                    f"{run.name(site)} left before the run was over, and the others cannot go on "
+                    "without it: too few are left, or it serves part of the model, or is on "
+                    "another's way to it"
+                )
+                return
+            run.lives.happens(Happens.LEAVES_OTHERS, site)
+            self._say_it_left(site)
+            self._serve_without(site, run.since_start_s())
+            return
+        if self._repairs is None:
+            run.lives.happens(Happens.LEAVES, site)
+            self._follow(run.channels.leave(site))
+        else:
+            run.lives.happens(Happens.DEPARTS, site)
+            self._remember()
+            self._follow(run.channels.take_back(site))
+            self.do_without(site)
+        self.end_if_all_left()
+
+    def do_without(self, departed: int) -> None:
+        """Go on without a site that has left, where a member has made a call that it has not."""
+        for channel in self._run.channels.books.awaiting(departed):
+            self.go_on_without_departed(channel)
+
+    def departed_of(self, channel: int) -> frozenset[int]:
+        """Return the members of a channel that have left, and are not done without yet."""
+        return self._run.lives.departed & {*self._run.channels.books.members(channel)}
+
+    def go_on_without_departed(self, channel: int) -> None:
+        """Go on without sites that have left, as a member of their channel makes another call."""
+        run, departed = self._run, self.departed_of(channel)
+        if not departed or self._repairs is None:
+            return
+        names = ", ".join(map(run.name, sorted(departed)))
+        if not self.go_on_without(f"{names} left", departed=departed):
+            self._leave(departed)
+
+    def leave_the_last_alone(self) -> bool:
+        """Go on without all that have left, where only one site has not; return whether it is so.
+
+        There is nothing that it needs their lanes for: it hears of its calls that they must fail.
+        """
+        run = self._run
+        departed, members = run.lives.departed, run.losses.members(run.overlay.size)
+        if not departed or len(members - run.lives.left) > 1:
+            return False
+        self._leave(departed)
+        self.end_if_all_left()
+        return True
+
+    def _leave(self, departed: Collection[int]) -> None:
+        """Let calls fail that sites have not made which have left, as too few others are there."""
+        run = self._run
+        run.lives.happens(Happens.IS_DONE_WITHOUT, *departed)
+        for site in sorted(departed):
+            self._follow(run.channels.leave(site))
+
+    def let_calls_fail_again(self) -> None:
+        """Do the same once more for sites that had left so before this scheduler was restarted."""
+        run = self._run
+        for site in sorted({*run.channels.all.members} & run.lives.left - run.lives.departed):
+            self._follow(run.channels.leave(site))
+
+    def end_if_all_left(self) -> None:
+        """End the run in good order, once no site is to make a further call."""
+        run = self._run
+        if len(run.lives.left | run.lives.lost) == run.overlay.size and not run.is_over:
+            for site in [*run.missing]:
+                run.await_no_longer(site)
+            for site in run.sessions:
+                run.dismiss(site)  # also newcomers that wait to be let in
+            run.end.set_result(None)

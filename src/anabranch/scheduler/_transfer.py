@@ -1,0 +1,104 @@
+"""How sites that have the same state hand it to another: which part comes from whom. Pure."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Sequence
+
+from anabranch.exchange.ranges import Ranges
+from anabranch.overlay import Link, Overlay
+from anabranch.plan import ABSENT, NO_PARENT, Plan, Tree
+
+
+def shares(
+    overlay: Overlay,
+    lost: Collection[int],
+    cut: Collection[tuple[int, int]],
+    holders: Collection[int],
+    receiver: int,
+    elements: int,
+    version: int,
+) -> list[tuple[int, Ranges, Plan]]:
+    """Return which holder sends which elements to a receiver, and which way.
+
+    Each holder with links to and from the receiver sends over its own, in proportion to its rate,
+    so that all end at once: the receiver's links are full. Where none has, the one that reaches it
+    fastest sends all of it over others.
+
+    Args:
+        overlay: the whole network, as it is believed to be.
+        lost, cut: sites and links, as (source, target), that nothing goes over.
+        holders: sites that have all of it.
+        receiver: who gets it.
+        elements: how many.
+        version: of the plans.
+
+    Returns:
+        The holder, its elements and a plan of these two alone; empty where no holder reaches it.
+
+    >>> from anabranch.overlay import Link, Site
+    >>> links = (Link(0, 2, 1e6), Link(1, 2, 3e6), Link(2, 0, 1e6), Link(2, 1, 1e6))
+    >>> three = Overlay("three", (Site("a"), Site("b"), Site("c")), links)
+    >>> [(who, what) for who, what, _ in shares(three, (), (), [0, 1], 2, 100, 1)]
+    [(0, ((0, 25),)), (1, ((25, 100),))]
+    """
+    usable = [link for link in overlay if _is_usable(overlay, link, {*lost}, {*cut})]
+    rates = {
+        link.source: link.rate_bps
+        for link in usable
+        if link.target == receiver and link.source in holders
+    }
+    paths: dict[int, tuple[int, ...]] = {source: (source, receiver) for source in rates}
+    if not rates:
+        path = _fastest(usable, {*holders}, receiver)
+        if path is None:
+            return []
+        rates, paths = {path[0]: 1.0}, {path[0]: path}
+    found: list[tuple[int, Ranges, Plan]] = []
+    done, sent = 0.0, 0
+    for source in sorted(rates):
+        done += rates[source]
+        upto = round(elements * done / sum(rates.values()))
+        if upto > sent:
+            plan = _way(overlay.size, paths[source], version)
+            found.append((source, ((sent, upto),), plan))
+            sent = upto
+    return found
+
+
+def _is_usable(overlay: Overlay, link: Link, lost: set[int], cut: set[tuple[int, int]]) -> bool:
+    """Return whether something goes over a link, and back."""
+    ends = link.source, link.target
+    back = overlay.link(link.target, link.source)
+    return back is not None and not {*ends} & lost and not {ends, ends[::-1]} & cut
+
+
+def _way(size: int, path: tuple[int, ...], version: int) -> Plan:
+    """Return a plan in which the first site of a path is the root, and the last its child."""
+    parents = [ABSENT] * size
+    parents[path[0]], parents[path[-1]] = NO_PARENT, path[0]
+    routes = {}
+    if len(path) > 2:
+        routes = {(path[0], path[-1]): path, (path[-1], path[0]): path[::-1]}
+    tree = Tree(path[0], 1.0, (*parents,), (*parents,))
+    return Plan(version, (tree,), routes, "transfer")
+
+
+def _fastest(usable: Sequence[Link], sources: set[int], receiver: int) -> tuple[int, ...] | None:
+    """Return the path over which a large buffer comes soonest from any of some sites."""
+    done: set[int] = set()
+    # By the seconds a bit takes at the slowest link, then by how many links there are.
+    waiting: list[tuple[float, int, tuple[int, ...]]] = [(0.0, 0, (receiver,))]
+    while waiting:
+        slowest_s, hops, path = heapq.heappop(waiting)
+        site = path[0]
+        if site in sources:
+            return path
+        if site in done:
+            continue
+        done.add(site)
+        for link in usable:
+            if link.target == site and link.source not in done:
+                each_s = max(slowest_s, 1.0 / link.rate_bps)
+                heapq.heappush(waiting, (each_s, hops + 1, (link.source, *path)))
+    return None

@@ -1,0 +1,97 @@
+"""Calls that cannot end, in words for the users at the sites. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from anabranch.exchange.terms import Op, Terms, Wire
+from anabranch.net.messages import Signature
+from anabranch.scheduler.calls._answer import Disagreement, Kind, Made, Mixed
+
+Name = Callable[[int], str]
+"""Makes a site's name for error messages."""
+
+
+def of_disagreement(disagreement: Disagreement, name: Name) -> str:
+    """Say which two members ask for different things under one number."""
+
+    def what(index: int) -> str:
+        site, asked = disagreement.sites[index], disagreement.signatures[index]
+        return f"{name(site)} calls for a {_terms(asked)}"
+
+    return (
+        f"{what(0)}, {what(1)}, as exchange {disagreement.number} of the same members; "
+        "call the same exchanges in the same order at every site"
+    )
+
+
+def of_mixed(mixed: Mixed, name: Name) -> str:
+    """Say which two members make calls of two kinds in one place."""
+
+    def does(made: Made) -> str:
+        if isinstance(made.what, Signature):
+            return f"exchanges a {_terms(made.what)}"
+        if made.kind == Kind.ADMIT:
+            return "lets others in (admit)"
+        return f"gathers ({made.what or 'all_gather or barrier'})"
+
+    made = " and ".join(f"{name(each.site)} {does(each)}" for each in mixed.made)
+    return (
+        f"{made} as call {mixed.call} of the same members; make the same calls in the same "
+        "order at every site"
+    )
+
+
+def of_order(
+    one: tuple[int, tuple[int, ...], str], other: tuple[int, tuple[int, ...], str], name: Name
+) -> str:
+    """Say which two members ask for the subgroups they share in different orders.
+
+    Args:
+        one, other: each a site, the members of the subgroup it asks for, and that one's name.
+        name: makes a site's name.
+    """
+
+    def account(site: int, members: tuple[int, ...], called: str) -> str:
+        named = f" named {called!r}" if called else ""
+        among = ", ".join(map(name, members))
+        return f"{name(site)} asks for a subgroup{named} of {among}"
+
+    return (
+        f"{account(*one)}; {account(*other)}; ask for the same subgroups in the same order at "
+        "every site"
+    )
+
+
+def of_absence(site: int, name: Name) -> str:
+    """Say that a call cannot end, as a member has left."""
+    return f"{name(site)} has left, and not made this call"
+
+
+def of_lost_sources(sources: Collection[int], name: Name) -> str:
+    """Say that a broadcast cannot end, as the sites are lost that had all of it."""
+    lost = ", ".join(map(name, sorted(sources)))
+    return (
+        f"{lost} is lost, and with it a part of what it broadcast, which no other site "
+        "has; the tensors hold a part of it"
+    )
+
+
+def of_call(place: int, kind: Kind, subgroup: Collection[int] | None, name: Name) -> str:
+    """Name a call.
+
+    Args:
+        place: among all calls of its members, from 1.
+        kind: of call.
+        subgroup: the members, where they are a subgroup; None where they are all.
+        name: makes a site's name.
+    """
+    kinds = {Kind.EXCHANGE: "an exchange", Kind.GATHER: "a gathering", Kind.ADMIT: "admit"}
+    call = f"call {place} ({kinds[kind]})"
+    if subgroup is None:
+        return call
+    return f"{call} of the subgroup {', '.join(map(name, subgroup))}"
+
+
+def _terms(asked: Signature) -> Terms:
+    return Terms(Op(asked.op), Wire(asked.wire), asked.elements, asked.source, asked.receivers)

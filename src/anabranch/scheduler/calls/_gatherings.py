@@ -1,0 +1,123 @@
+"""Small values that members gather, until all members' are here. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from anabranch.net.errors import OutOfPlaceMessage
+from anabranch.net.messages import ChannelStanding
+from anabranch.scheduler.calls._answer import Abandoned, Whole
+
+
+class Gatherings:
+    """The gatherings of one channel, numbered from 1.
+
+    Args:
+        members: whose values are awaited.
+    """
+
+    def __init__(self, members: Iterable[int]) -> None:
+        self._members = tuple(members)
+        self._latest = dict.fromkeys(self._members, 0)  # by site
+        self._heard = dict.fromkeys(self._members, 0)  # up to which one each site knows all values
+        self._values: dict[int, dict[int, bytes]] = {}  # of those not all have joined, by site
+        self._admissions: set[int] = set()  # those that let members in
+
+    def latest(self, site: int) -> int:
+        """Return a member's latest gathering; 0 before the first."""
+        return self._latest[site]
+
+    @property
+    def lowest(self) -> int:
+        """The latest gathering that all members have called for."""
+        return min(self._latest.values(), default=0)
+
+    @property
+    def is_level(self) -> bool:
+        """Whether all members have called for the same ones."""
+        return len({*self._latest.values()}) == 1
+
+    def check_follows(self, site: int, number: int) -> None:
+        """Check that a member calls for the gathering after its last.
+
+        Raises:
+            OutOfPlaceMessage: it does not.
+        """
+        if number != self._latest[site] + 1:
+            raise OutOfPlaceMessage(f"site {site} gathers {number} after {self._latest[site]}")
+
+    def note(self, site: int, number: int, admits: bool, heard: int) -> None:
+        """Take note that a member calls for a gathering, and has heard the values up to one."""
+        self._latest[site] = number
+        self._heard[site] = min(heard, number - 1)
+        if admits:
+            self._admissions.add(number)
+
+    def take(self, site: int, number: int, value: bytes) -> bool:
+        """Take a member's value; return whether all members' are here."""
+        values = self._values.setdefault(number, {})
+        values[site] = value
+        return len(values) == len(self._members)
+
+    def whole(self, number: int) -> Whole:
+        """Return the values of a gathering that all members have joined, and forget it."""
+        values, admits = self._values.pop(number), number in self._admissions
+        self._admissions.discard(number)
+        of_all = tuple(values[member] for member in self._members)
+        return Whole(number, of_all, admits, min(self._heard.values()))
+
+    def give_up_after(self, last: int, reason: str) -> list[Abandoned]:
+        """Give up all gatherings after one; return which sites' calls that ends."""
+        given_up = []
+        for number in [number for number in self._values if number > last]:
+            sites = self._values.pop(number)
+            given_up += [Abandoned(site, number, 0, True, reason) for site in sites]
+        return given_up
+
+    # --- members that go, and come
+
+    def lose(self, sites: Collection[int], members: tuple[int, ...]) -> list[Whole]:
+        """Go on without some members; return what those that are left have gathered by that."""
+        self._members = members
+        for site in sites:
+            del self._latest[site], self._heard[site]
+        whole = []
+        for number, values in list(self._values.items()):
+            for site in sites:
+                values.pop(site, None)
+            if not values:
+                del self._values[number]
+            elif len(values) == len(members):
+                whole.append(self.whole(number))
+        return whole
+
+    def admit(self, sites: Collection[int], members: tuple[int, ...]) -> None:
+        """Let sites be members, which know all that was gathered before."""
+        for counts in (self._latest, self._heard):
+            counts |= dict.fromkeys(sites, max(counts.values()))
+        self._members = members
+
+    def restore(
+        self, standings: Mapping[int, ChannelStanding], ended: Collection[int]
+    ) -> list[Whole]:
+        """Take up what members say of their gatherings; return those that all have joined.
+
+        Args:
+            standings: what each member says; see the book's ``restore`` on those that say nothing.
+            ended: gatherings that have ended at some member, and end at all.
+        """
+        for site, each in standings.items():
+            self._latest[site] = each.gathered
+            lacking = (gathering.number for gathering in each.gatherings if gathering.number)
+            self._heard[site] = min(lacking, default=each.gathered + 1) - 1
+            for gathering in each.gatherings:
+                if gathering.number and gathering.number not in ended:
+                    self._values.setdefault(gathering.number, {})[site] = gathering.value
+                    if gathering.admits:
+                        self._admissions.add(gathering.number)
+        silent = {*self._members} - standings.keys()
+        least = min((self._heard[site] for site in standings), default=0)
+        for counts in (self._latest, self._heard):
+            counts |= dict.fromkeys(silent, least)
+        joined = [each for each, said in self._values.items() if said.keys() >= {*self._members}]
+        return [self.whole(number) for number in sorted(joined)]

@@ -1,0 +1,151 @@
+"""How groups are formed anew while a run goes on. Pure.
+
+1. **New groups are wanted.** Groups that stay as they are go on. Each other group makes no further
+   update: it rests, once its updates are settled.
+2. **All that are to change are at rest.** The scheduler tells all sites of the new groups.
+3. **All sites know of them.** The new groups join the pace. Each goes on with the update after the
+   latest that one of its workers has made. A worker that was lost and is back is in from then on.
+
+A group whose way to the servers led through a site that was lost cannot end its iteration. It gives
+up what is under way: the servers discard it, and the group rests once its workers have asked to go
+on. What was complete before counts.
+
+What must never happen: a group that is to change goes on, or a worker that is back is in no group
+and is not known to be homeless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+from anabranch.scheduler.decisions import Decision
+from anabranch.scheduler.serving._groups import Groups
+from anabranch.scheduler.serving._groups import Happens as ToGroup
+from anabranch.scheduler.serving._groups import Stage as GroupStage
+from anabranch.scheduler.serving._stepping import Stepping
+from anabranch.scheduler.serving._updates import Updates
+from anabranch.scheduler.serving._workers import Happens as ToWorker
+from anabranch.scheduler.serving._workers import Stage, Workers
+
+
+class Regrouping:
+    """Lets groups come to rest, and forms others of their workers.
+
+    Args:
+        stepping: tells the pace.
+        updates: of all workers.
+        workers: their lives.
+        groups: that are there.
+    """
+
+    def __init__(
+        self, stepping: Stepping, updates: Updates, workers: Workers, groups: Groups
+    ) -> None:
+        self._stepping = stepping
+        self._updates = updates
+        self._workers = workers
+        self._groups = groups
+        self._wanted: tuple[tuple[int, ...], ...] | None = None
+
+    def want(self, groups: Sequence[tuple[int, ...]], kept: Iterable[int]) -> None:
+        """Let groups that are to change come to rest, each when it would go on.
+
+        Args:
+            groups: those that there are to be, in rising order each; workers in none are out.
+            kept: the leads of groups that stay as they are.
+        """
+        self._wanted = tuple(groups)
+        self._groups.change_all_but(kept)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether new groups can be formed: of all that are to change nothing is under way."""
+        return self._wanted is not None and all(
+            self._groups.stages[lead] is GroupStage.RESTING
+            for lead in self._groups.changing
+            if self._groups[lead]
+        )
+
+    def next_update(self, group: Iterable[int]) -> int:
+        """Return the number of the update that workers at rest go on with as a group."""
+        with_more = self._updates.with_more_to_do(group)
+        return 1 + max((self._updates.made[worker] for worker in with_more), default=0)
+
+    def form(self, now_s: float) -> list[Decision]:
+        """Let the new groups begin, which all sites know of."""
+        assert self._wanted is not None
+        assert self.is_at_rest
+        stays = [lead for lead in self._groups.resting if not self._groups.is_to_change(lead)]
+        begins = [*stays]
+        self._groups.dissolve_changing()
+        for group in self._wanted:
+            if group[0] not in self._groups and self._updates.with_more_to_do(group):
+                self._form(group)
+                begins.append(group[0])
+        self._wanted = None
+        for worker in self._workers.at(Stage.RETURNING):
+            if worker not in self._groups.lead_of:
+                has_more = self._updates.with_more_to_do([worker])
+                self._workers.happens(
+                    ToWorker.HAS_NO_GROUP if has_more else ToWorker.HAS_FINISHED, worker
+                )
+        decisions = list[Decision]()
+        for lead in begins:
+            if self._groups[lead]:
+                decisions += self._stepping.join(lead, now_s)
+            elif lead in stays:
+                self._groups.stages.happens(ToGroup.LEAVES, lead)
+        return decisions
+
+    def _form(self, group: tuple[int, ...]) -> None:
+        first = self.next_update(group)
+        with_more = self._updates.with_more_to_do(group)
+        is_out = Stage.OUT, Stage.LATE
+        members = [each for each in with_more if self._workers[each] not in is_out]
+        # Sites take all to be members, and one that is back awaits to hear that it is one.
+        epoch = 0 if all(map(self._workers.is_member, group)) else 1
+        for worker in members:
+            self._updates.resume(worker, first - 1)
+        self._workers.take_in(members)
+        self._groups.form(group[0], with_more, members, epoch)
+
+    # --- a broken way
+
+    def give_up(self, lead: int, now_s: float) -> list[Decision]:
+        """Let a group whose way to the servers is broken leave the pace; it is to change."""
+        self._groups.mark(lead)
+        if self._groups.stages[lead] is not GroupStage.COMPUTING:
+            return []  # what it has made is complete
+        self._groups.stages.happens(ToGroup.GIVES_UP, lead)
+        of_each = [self._updates.give_up(worker) for worker in self._groups[lead]]
+        given_up = Decision(
+            (),
+            tuple(chain.from_iterable(of_each)),
+            (),
+            self._stepping.version,
+            abandoned=tuple(each[-1] for each in of_each),
+            is_broken=True,
+        )
+        left = self._stepping.leave_pace(lead, now_s)
+        return [given_up, *left, *self.rest_if_all_asked(lead, now_s)]
+
+    def rest_if_all_asked(self, lead: int, now_s: float) -> list[Decision]:
+        """Let a group rest that gives up what is under way, once its workers have asked to go on.
+
+        Where that was the last that they had to do, they have finished.
+        """
+        members = [*self._groups[lead]]
+        if self._groups.stages[lead] is not GroupStage.GIVING_UP:
+            return []
+        if not all(map(self._updates.have_asked, members)):
+            return []
+        for worker in members:
+            self._updates.drop(worker)
+        self._groups.stages.happens(ToGroup.RESTS, lead)
+        if self._updates.with_more_to_do(members):
+            return []
+        finished = Decision((), (), (), self._stepping.version, tuple(members))
+        for worker in members:
+            self._stepping.remove(ToWorker.HAS_FINISHED, worker, now_s)
+        return [finished]

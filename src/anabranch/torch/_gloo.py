@@ -1,0 +1,413 @@
+"""The gloo group beside the group: how ranks agree on a call of it, and how it ends.
+
+Gloo connects the ranks directly, and carries what the group does not. A collective goes this way::
+
+    caller ------> group's thread -----------> "anabranch gloo" ---> "anabranch gloo waits"
+    describes it   gathers descriptions        compares them,        waits for gloo, writes
+                   in the order of all calls   calls gloo            results, ends the work
+
+- Ranks that make different calls of gloo's wait for one another, or end by an abort of the process.
+  So gloo is called only once all ranks have described the same call. One thread makes all calls, in
+  the order in which they were agreed on: gloo pairs ranks' calls by their order.
+- Sends and receives are of two ranks, and go to gloo at once.
+- Gloo has no call that ends what is under way. But a wait that takes longer than its own limit
+  closes all connections of gloo's, and all that is under way fails, here and at the other ranks.
+  ``end`` does that on purpose. What failed, whatever the reason, leaves gloo without connections:
+  every later call fails by that reason, at all ranks, since a rank says it in its description.
+- ``close`` destroys gloo in the thread that calls it, and no thread of this module outlives it. The
+  destructor gives up the interpreter's lock and takes it again. A thread that takes it while the
+  interpreter ends is ended there, within C++ code that must not be left so: the process aborts.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as NotYet
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from anabranch.net.errors import RunAborted
+from anabranch.torch._gloo_calls import Call
+from anabranch.torch._rendezvous import reached_at
+from anabranch.torch._works import Work
+
+_Gloo: Any = dist.ProcessGroupGloo
+_Base: Any = dist.ProcessGroup
+_INTERFACE = "GLOO_SOCKET_IFNAME"
+_NO_LIMIT = timedelta(days=365)  # of gloo's own: process groups end what takes too long
+_AT_ONCE = timedelta(milliseconds=1)
+_UNUSED_TAG = 0x7FFFFF00  # of a message that no rank sends
+_ACCOUNT_S = 10.0  # for the group to say which rank is gone, once gloo has lost a connection
+_ENDED = "ended"  # in the store: why a rank has ended its gloo, the first that has
+_GONE = "gone"  # in the store: how many ranks have
+_LOOKS_S = 0.5  # between two looks at that
+_ASKS_S = 0.1  # between two looks for the cause of what has happened
+_TIMED_OUT = "Timed out waiting"  # in gloo's error
+_LOST = "gloo/transport", "Application timeout"  # in its errors of connections, and no others
+_ADVICE = ". This is typically caused by"  # after which gloo guesses, of another program's logs
+
+
+def options_of(store: Any, timeout: timedelta) -> Any:
+    """Return gloo's options: which addresses it connects, and how long that may take.
+
+    Raises:
+        RuntimeError: an interface that does not exist.
+    """
+    interfaces = os.environ.get(_INTERFACE)
+    options = _Gloo._Options()
+    options._timeout = timeout
+    if interfaces:
+        options._devices = [_Gloo.create_device(interface=each) for each in interfaces.split(",")]
+    else:  # gloo itself would take what this machine's name says, which may be its loopback
+        options._devices = [_Gloo.create_device(hostname=reached_at(store))]
+    return options
+
+
+class Gloo:
+    """A gloo group of all ranks, for one process group.
+
+    Args:
+        store: that all ranks share, for this group alone.
+        rank, size: of this process, and of all.
+        options: of :func:`options_of`.
+        whole: fails once a rank is lost, or by what ends the group under it before its time. Gloo
+            ends with it, since it carries nothing without one of its ranks.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, options: Any, whole: Future[None]) -> None:
+        self.store = dist.distributed_c10d.PrefixStore("gloo/", store)
+        self._rank, self._size = rank, size
+        self._contexts = len(options._devices)
+        self._inner = _Base(self.store, rank, size)
+        kind = dist.ProcessGroup.BackendType.GLOO
+        self._inner._set_default_backend(kind)
+        gloo = _Gloo(self.store, rank, size, options)
+        gloo._set_sequence_number_for_group()
+        gloo._set_default_timeout(_NO_LIMIT)
+        for device in ("cpu", "cuda"):
+            self._inner._register_backend(torch.device(device), kind, gloo)
+        self._lock = threading.Lock()
+        self._over = ""  # why no call can be made
+        self._ends: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
+        self._agreed: queue.SimpleQueue[tuple[Work, Call] | None] = queue.SimpleQueue()
+        self._begun: queue.SimpleQueue[tuple[Work, Call, Any] | None] = queue.SimpleQueue()
+        self._from_any: set[Work] = set()
+        self._whole = whole
+        whole.add_done_callback(self._is_not_whole)
+
+    @property
+    def over(self) -> str:
+        """Why no call can be made; empty where calls can."""
+        return self._over
+
+    def sequence_number(self) -> int:
+        """Return gloo's count of its calls."""
+        return int(self._inner._get_sequence_number_for_group())
+
+    # --- collectives
+
+    def carry(self, work: Work, call: Call) -> None:
+        """Make a call that all ranks have agreed on, after those before it; never waits."""
+        with self._lock:
+            if not self._threads:
+                for name, run in (("gloo", self._call), ("gloo waits", self._wait)):
+                    thread = threading.Thread(target=run, name=f"anabranch {name}", daemon=True)
+                    self._threads.append(thread)
+                    thread.start()
+        self._agreed.put((work, call))
+
+    def _call(self) -> None:
+        while (item := self._agreed.get()) is not None:
+            work, call = item
+            try:
+                if self._over:
+                    raise self._error(work.what)
+                begun = call.begin(self._inner)
+            except Exception as error:
+                work.fail(error)
+            else:
+                self._begun.put((work, call, begun))
+                del begun
+            del item, work, call  # or this thread would keep tensors until the next call
+        self._begun.put(None)
+
+    def _wait(self) -> None:
+        while (item := self._begun.get()) is not None:
+            work, call, begun = item
+            try:
+                with call.streaming():
+                    begun.wait()
+                    work.succeed(call.finish())
+            except Exception as error:
+                work.fail(self._account(work.what, error))
+            del item, work, call, begun
+
+    # --- sends and receives
+
+    def to_and_fro(
+        self,
+        name: str,
+        what: str,
+        limit: timedelta,
+        tensors: list[torch.Tensor],
+        *given: Any,
+        **named: Any,
+    ) -> Any:
+        """Begin to send or receive.
+
+        Args:
+            name: of gloo's method.
+            what: for messages.
+            limit: how long to wait for it at most.
+            tensors, given, named: its arguments.
+
+        Raises:
+            RuntimeError: gloo has no connections any more; says why.
+        """
+        if self._over:
+            raise self._error(what)
+        begun = getattr(self._inner, name)(tensors, *given, **named)
+        if name != "recv_anysource":
+            return ToAndFro(partial(self._await, what, begun), begun, tensors, limit)
+        # Closing the connections does not end gloo's wait for a message of any rank.
+        work = FromAny(what, begun, self._are_others_gone)
+        with self._lock:
+            self._from_any.add(work)
+        threading.Thread(
+            target=self._receive,
+            args=(work, begun, tensors, limit),
+            name="anabranch receives",
+            daemon=True,
+        ).start()
+        return work
+
+    def _await(self, what: str, begun: Any, limit: timedelta) -> None:
+        try:
+            begun.wait(limit)
+        except RuntimeError as error:
+            if _TIMED_OUT in str(error):
+                self.end(
+                    f"{what}: the timeout of {limit.total_seconds():g} s is over, after which gloo "
+                    "has closed its connections"
+                )
+            raise self._account(what, error) from error
+
+    def _receive(
+        self, work: Work, begun: Any, tensors: list[torch.Tensor], limit: timedelta
+    ) -> None:
+        try:
+            self._await(work.what, begun, limit)
+        except Exception as error:
+            work.fail(error)
+        else:
+            work.succeed(tensors)
+        with self._lock:
+            self._from_any.discard(work)
+
+    # --- the end
+
+    def end(self, why: str) -> None:
+        """Let all calls under way and all later ones fail; never waits.
+
+        Args:
+            why: for the errors here, and those of ranks that lose their connections to this one.
+        """
+        with self._lock:
+            if self._over:
+                return
+            self._over = (
+                f"{why}; this process group makes no further call by gloo: "
+                "destroy_process_group(), and begin anew"
+            )
+            from_any = [*self._from_any]
+            self._ends = threading.Thread(
+                target=self._disconnect, args=(why,), name="anabranch gloo ends", daemon=True
+            )
+            self._ends.start()
+        for work in from_any:
+            work.fail(self._error(work.what))
+
+    def _disconnect(self, why: str) -> None:
+        if not self._whole.done():  # or its account counts, and rank 0 and the store may be gone
+            self._tell(why)
+        inner = self._inner
+        for tag in range(_UNUSED_TAG, _UNUSED_TAG + self._contexts):
+            if self._size > 1:
+                with suppress(RuntimeError):
+                    inner.recv([torch.empty(1)], (self._rank + 1) % self._size, tag).wait(_AT_ONCE)
+
+    def _tell(self, why: str) -> None:
+        with suppress(Exception):  # the store is rank 0's, which may be gone
+            self.store.compare_set(_ENDED, "", f"rank {self._rank}: {why}")
+            self.store.add(_GONE, 1)
+
+    def _are_others_gone(self) -> bool:
+        return int(self.store.add(_GONE, 0)) >= self._size - 1
+
+    def _is_not_whole(self, whole: Future[None]) -> None:
+        if not whole.cancelled() and (error := whole.exception()) is not None:
+            self.end(str(error))
+
+    def _account(self, what: str, error: Exception) -> Exception:
+        """Return what is to be said of a call that gloo has failed.
+
+        Where it has lost a connection, that ends gloo, and the cause is what others say.
+        """
+        reason = str(error).partition(_ADVICE)[0]
+        if not any(each in reason for each in _LOST):
+            return RuntimeError(f"{what}: gloo: {reason}")
+        if not self._over:
+            self.end(self._cause() or f"gloo: {reason}")
+        return self._error(what)
+
+    def _cause(self) -> str:
+        """Return why another rank has no connections, as it or the group says; "" if none does."""
+        until_s = time.monotonic() + _ACCOUNT_S
+        while time.monotonic() < until_s and not self._over:
+            with suppress(Exception):  # the store is rank 0's, which may be gone
+                if self.store.check([_ENDED]):
+                    return str(self.store.get(_ENDED).decode())
+            try:
+                return str(self._whole.exception(_ASKS_S))
+            except NotYet:
+                continue
+            except CancelledError:
+                break
+        return ""
+
+    def _error(self, what: str) -> Exception:
+        is_known = self._whole.done() and not self._whole.cancelled()
+        has_group_ended = is_known and isinstance(self._whole.exception(), RunAborted)
+        why = self._over if self._over.startswith(what) else f"{what}: {self._over}"
+        return (RunAborted if has_group_ended else RuntimeError)(why)
+
+    def close(self) -> None:
+        """Destroy gloo, once what was agreed on has ended; tell ranks that wait for this one."""
+        self._agreed.put(None)
+        for thread in self._threads:
+            thread.join()
+        with self._lock:
+            was_over, self._over = self._over, self._over or "this process group is destroyed"
+            ends = self._ends
+        if ends is not None:
+            ends.join()
+        elif not was_over and not self._whole.done():
+            self._tell("has destroyed its process group")
+        self._inner = None
+
+
+class ToAndFro(dist.Work):
+    """A message of gloo's that is sent or received; waited for by the caller.
+
+    Args:
+        wait: waits for it, at most so long.
+        begun: gloo's work.
+        tensors: that are sent or received.
+        limit: how long where ``wait`` is given no time.
+    """
+
+    def __init__(
+        self,
+        wait: Callable[[timedelta], None],
+        begun: Any,
+        tensors: list[torch.Tensor],
+        limit: timedelta,
+    ) -> None:
+        super().__init__()
+        self._wait = wait
+        self._begun = begun
+        self._tensors = tensors
+        self._limit = limit
+        self._has_ended = False
+        self._error: BaseException | None = None
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Return once the message is sent or received.
+
+        Args:
+            timeout: how long to wait at most; zero for the process group's.
+
+        Raises:
+            RuntimeError: it is not by then, or cannot be; gloo's connections are closed after that.
+        """
+        if self._error is not None:
+            raise self._error
+        if not self._has_ended:
+            try:
+                self._wait(timeout if timeout > timedelta(0) else self._limit)
+            except RuntimeError as error:
+                self._error = error
+                raise
+            finally:
+                self._has_ended = True
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether ``wait`` has returned, or raised."""
+        return self._has_ended or bool(self._begun.is_completed())
+
+    def is_success(self) -> bool:
+        """Return whether ``wait`` has returned."""
+        return self._has_ended and self._error is None
+
+    def exception(self) -> Any:
+        """Return what went wrong, or None."""
+        return self._error
+
+    def synchronize(self) -> None:
+        """Wait."""
+        self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        """Return the tensors."""
+        return self._tensors
+
+    def source_rank(self) -> int:
+        """Return which rank a message is from."""
+        return int(self._begun._source_rank())
+
+    _source_rank = source_rank
+
+
+class FromAny(Work):
+    """A message from any rank, which a thread waits for.
+
+    Gloo waits for it where all other ranks have closed their connections, too.
+
+    Args:
+        what: for messages.
+        begun: gloo's work.
+        are_others_gone: whether no other rank can send any more.
+    """
+
+    def __init__(self, what: str, begun: Any, are_others_gone: Callable[[], bool]) -> None:
+        super().__init__(what)
+        self._begun = begun
+        self._are_others_gone = are_others_gone
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """See :meth:`Work.wait`."""
+        if timeout > timedelta(0):
+            return super().wait(timeout)
+        while not self.ends_within(_LOOKS_S):
+            if self._are_others_gone():
+                gone = "all other ranks have destroyed this process group"
+                self.fail(RuntimeError(f"{self.what}: {gone}"))
+        return super().wait()
+
+    def source_rank(self) -> int:
+        """Return which rank the message is from."""
+        return int(self._begun._source_rank())
+
+    _source_rank = source_rank

@@ -1,0 +1,680 @@
+"""The torch.distributed backend ``anabranch``: an unmodified DDP or FSDP script over a group.
+
+Sums, means and largest elements of float32, float16 and bfloat16, and broadcasts of any type, are
+exchanges of the group: exact, over its plan's trees. Barriers and small gathers pass the scheduler.
+All else goes to a gloo group beside it, once all ranks have said that they make the same call: see
+:mod:`anabranch.torch._gloo`.
+
+Every collective is defined here. One that is not would run in the base class, which holds the
+interpreter's lock while it does, and gloo's threads wait for that lock with their own held.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar, cast
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from anabranch.group import Group
+from anabranch.group import words as words_of
+from anabranch.group.words import Words, raw_of
+from anabranch.group.writing import overwrite
+from anabranch.net.errors import RunAborted
+from anabranch.torch._agreement import Said, agreed
+from anabranch.torch._gloo import Gloo, options_of
+from anabranch.torch._gloo_calls import COLLECTIVES, Call, described
+from anabranch.torch._rendezvous import Met, Options, meet, share, telling
+from anabranch.torch._works import (
+    Begun,
+    Deadlines,
+    Starter,
+    Work,
+    check_may_begin,
+    complete,
+    untraced,
+)
+
+__all__ = ["AnabranchProcessGroup", "Options", "group_of", "process_group"]
+
+T = TypeVar("T", bound=dist.Work)
+_log = logging.getLogger("anabranch")
+_EXCHANGED = (torch.float32, torch.float16, torch.bfloat16)
+_SMALL_BYTES = 1 << 16  # of each rank's part of what is gathered by the scheduler
+_OPS = {"SUM": "sum", "AVG": "mean", "MAX": "max"}
+_TO_AND_FRO = {"recv": "recv from", "recv_anysource": "recv from any rank", "send": "send to"}
+_HERE = ("allgather", "allreduce", "allreduce_coalesced", "broadcast")
+
+_Base: Any = dist.ProcessGroup  # its overloads are wider than what torch.distributed calls
+
+
+class AnabranchProcessGroup(_Base):  # type: ignore[misc]
+    """A process group each of whose ranks is a site.
+
+    It is one class since torch.distributed finds every collective of a backend on one.
+
+    A rank or link that is lost: links are gone round where others lead to the same ranks; a lost
+    rank ends the group, by name, at all others, as torchrun expects, which starts all again.
+
+    An exchange, barrier or small gather that takes longer than its timeout ends this process group:
+    at this rank all further calls fail, since they would meet others' calls before them. Where its
+    tensors may still be read and written, or the group is this process group's own, the group ends
+    at all ranks, which are told. So does a collective by gloo; a send or receive that takes too
+    long ends gloo alone.
+
+    Args:
+        met: the group, and its names by rank.
+        gloo: for what is not the group's.
+        owns: whether to leave the group when this process group is destroyed.
+        rank, size, timeout: as torch.distributed says.
+    """
+
+    def __init__(
+        self, met: Met, gloo: Gloo, owns: bool, rank: int, size: int, timeout: timedelta
+    ) -> None:
+        super().__init__(rank, size)
+        self.met = met
+        self._gloo = gloo
+        self._owns = owns
+        self._timeout = timeout
+        self._starter = Starter()
+        self._order = threading.Lock()  # DDP calls from the thread of its backward pass, too
+        self._name = ""
+        self._description = ""
+        self._is_closed = False
+        self._over = ""  # what ended this process group
+        self._deadlines = Deadlines(self._is_late)
+        self._waits_in: int | None = None  # the thread in which exchanges are waited for
+        self._process = os.getpid()
+        atexit.register(self._end_at_exit)
+
+    @property
+    def group(self) -> Any:
+        """The group that carries it, or this rank's part of its site's."""
+        return self.met.group
+
+    # --- what the group does
+
+    def allreduce(self, tensors: Any, opts: Any = None, **other: Any) -> Any:
+        """Sum, mean or largest elements; others' operations and types by gloo."""
+        given = _several(tensors)
+        op = _op(other.get("op", opts))
+        if op == "mean" and any(map(_is_whole, given)):
+            return self._mean_of_whole(given, opts)
+        if op is None or not all(map(_is_exchanged, given)):
+            return self._by_gloo("allreduce", given, *_if_given(opts), **other)
+        if not sum(each.numel() for each in given):
+            return self._meet(described("all_reduce", given), given, opts)
+
+        def exchange(staged: list[torch.Tensor]) -> Begun:
+            handle = self.group.all_reduce(staged, op=op, async_op=True)
+            return handle, _as_it_is
+
+        return self.exchange("all_reduce", given, exchange, opts)
+
+    def _mean_of_whole(self, tensors: list[torch.Tensor], opts: Any) -> Any:
+        """Integers' mean, for Lightning's metrics; where it is no integer all ranks refuse it."""
+        if any(each.dtype == torch.bool for each in tensors):
+            raise ValueError("all_reduce by AVG of bool, which has no mean; use MAX or MIN")
+        for each in tensors:
+            if each.dtype != torch.int64:  # a sum of the others may not fit them
+                kind = str(each.dtype).removeprefix("torch.")
+                raise ValueError(
+                    f"all_reduce by AVG of {kind}; convert to float32, or to int64 where the mean "
+                    "is an integer"
+                )
+        sums: Any = dist.AllreduceOptions()
+        sums.reduceOp = dist.ReduceOp.SUM
+        sums.timeout = self._limit(opts)
+        totals = [each.detach().clone() for each in tensors]
+        self._by_gloo("allreduce", totals, sums).wait()
+        for total in totals:
+            if bool((total % self.size()).any()):
+                raise ValueError(
+                    "all_reduce by AVG of int64, whose mean has a fraction here; use SUM and "
+                    "divide, or convert to float32; the tensors are as they were"
+                )
+        for each, total in zip(tensors, totals, strict=True):
+            overwrite(each, total.div_(self.size(), rounding_mode="trunc"))
+        return _done("all_reduce", tensors)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        """As ``allreduce``, of several tensors in one exchange."""
+        alike = len({each.dtype for each in tensors}) == 1 and all(map(_is_exchanged, tensors))
+        if not alike or _op(opts) is None:
+            return self._by_gloo("allreduce_coalesced", tensors, *_if_given(opts))
+        return self.allreduce(tensors, opts)
+
+    def broadcast(self, tensors: Any, opts: Any = None, **other: Any) -> Any:
+        """The root's elements, bit for bit, of any type."""
+        given = _several(tensors)
+        root = opts if isinstance(opts, int) else other.get("root")
+        if root is None:
+            root = opts.rootRank
+        if any(each.layout != torch.strided for each in given):
+            return self._by_gloo("broadcast", given, *_if_given(opts), **other)
+        if not sum(each.numel() for each in given):
+            return self._meet(described("broadcast", given), given, opts)
+        name = self.met.names[root]
+
+        def exchange(staged: list[torch.Tensor]) -> Begun:
+            words = [Words(each) for each in staged]
+            mine, heard = words_of.described(staged), words_of.described(staged)
+            sent = [*(each.words for each in words), heard]
+            handle = self.group.broadcast(sent, root=name, async_op=True)
+
+            def finish() -> None:
+                for each in words:
+                    each.finish()
+                if mine.view(torch.int32) != heard.view(torch.int32):
+                    raise ValueError(
+                        f"broadcast from rank {root} of tensors of other types or sizes than this "
+                        f"rank's {_listed(staged)}; what these hold is undefined"
+                    )
+
+            return handle, finish
+
+        return self.exchange("broadcast", given, exchange, opts)
+
+    def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
+        """All ranks' tensors; large ones by gloo."""
+        given = _several(input_tensors)
+        tensor = given[0]
+        if (
+            len(given) > 1
+            or tensor.layout != torch.strided
+            or tensor.numel() * tensor.element_size() > _SMALL_BYTES
+        ):
+            return self._by_gloo("allgather", output_tensors, input_tensors, *_if_given(opts))
+        outputs = output_tensors[0] if isinstance(output_tensors[0], list) else output_tensors
+        if len(outputs) != self.size():
+            raise ValueError(f"all_gather into {len(outputs)} tensors from {self.size()} ranks")
+        for output in outputs:
+            if output.dtype != tensor.dtype or output.numel() != tensor.numel():
+                raise ValueError(
+                    f"all_gather of a tensor of {tuple(tensor.shape)} {tensor.dtype} into one of "
+                    f"{tuple(output.shape)} {output.dtype}; all are alike"
+                )
+
+        def finish(parts: list[bytes]) -> list[list[torch.Tensor]]:
+            for output, part in zip(outputs, parts, strict=True):
+                if part:
+                    values = torch.frombuffer(bytearray(part), dtype=output.dtype)
+                    overwrite(output, values.view(output.shape))
+            return [list(outputs)]
+
+        return self._gather(described("all_gather", given), _bytes_of(tensor), finish, opts)
+
+    def barrier(self, opts: Any = None, **other: Any) -> Any:
+        """Every rank has called it."""
+        return self._meet("barrier", [], other.get("timeout", opts))
+
+    def _meet(self, what: str, tensors: list[torch.Tensor], opts: Any) -> Work:
+        """Return what is done once every rank has called it; tensors that are empty need no more.
+
+        They take a place among the calls: a rank whose tensors are not empty is told, by name.
+        """
+        return self._gather(what, b"", lambda _: tensors, opts)
+
+    def _gather(
+        self, what: str, data: bytes, finish: Callable[[list[bytes]], list[Any]], opts: Any
+    ) -> Work:
+        self._check_may_call()
+        with self._order:
+            work = self._work(what, opts)
+            self._starter.in_order(
+                lambda: complete(
+                    work,
+                    partial(self._describe, what, data),
+                    lambda gathered: work.succeed(finish(self._agreed(what, gathered))),
+                )
+            )
+        return self._begun(work)
+
+    def _describe(self, what: str, data: bytes = b"") -> Future[dict[str, bytes]]:
+        """Tell all ranks of a call, which takes its place among all calls."""
+        said = msgspec.msgpack.encode(Said(what, data, self._gloo.over))
+        return cast("Future[dict[str, bytes]]", self.group.begin_gather(said, what))
+
+    def _agreed(
+        self, what: str, gathered: dict[str, bytes], is_by_gloo: bool = False
+    ) -> list[bytes]:
+        return agreed(what, self.rank(), self.met.names, gathered, is_by_gloo)
+
+    def exchange(
+        self,
+        what: str,
+        tensors: list[torch.Tensor],
+        exchange: Callable[[list[torch.Tensor]], Begun],
+        opts: Any = None,
+    ) -> Work:
+        """Begin an exchange of the group's, in the order of all calls of this process group.
+
+        Args:
+            what: for messages.
+            tensors: of one device; overwritten by the result.
+            exchange: begins it; see :meth:`anabranch.torch._works.Starter.start`.
+            opts: as torch.distributed says, or its timeout.
+
+        Raises:
+            ValueError: the tensors are on several devices.
+            RuntimeError: this is a callback of a future, or this process group is over.
+        """
+        devices = {each.device for each in tensors}
+        if len(devices) > 1:
+            raise ValueError(f"{what} of tensors on {sorted(map(str, devices))}; give one device's")
+        self._check_may_call()
+        kinds = ", ".join(sorted({str(each.dtype).removeprefix("torch.") for each in tensors}))
+        elements = sum(each.numel() for each in tensors)
+        with self._order:
+            work = self._work(
+                f"{what} of {elements} elements of {kinds}",
+                opts,
+                [each for each in devices if each.type != "cpu"],
+                exchanges=True,
+            )
+            self._starter.start(work, tensors, exchange)
+        return self._begun(work)
+
+    def _begun(self, work: T) -> T:
+        if self._waits_in == threading.get_ident():
+            work.wait()
+        return work
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Let every call that this thread begins meanwhile end before it returns.
+
+        So what is chained to its future runs at once, in this thread, and collectives that it calls
+        are in the same order at all ranks.
+        """
+        before, self._waits_in = self._waits_in, threading.get_ident()
+        try:
+            yield
+        finally:
+            self._waits_in = before
+
+    def _by_gloo(self, name: str, *given: Any, **named: Any) -> Work:
+        """Make a collective by gloo, once all ranks have said that they make the same.
+
+        Args:
+            name: of gloo's method.
+            given, named: its arguments, of which the first is what it writes to.
+        """
+        self._check_may_call()
+        call = Call(name, given, named)
+        opts = named.get("opts", given[-1])
+        with self._order:
+            work = self._work(call.what, opts, call.devices)
+
+            def carry(gathered: dict[str, bytes]) -> None:
+                self._agreed(call.what, gathered, is_by_gloo=True)
+                self._gloo.carry(work, call)
+
+            begin = partial(self._describe, call.what)
+            self._starter.in_order(lambda: complete(work, begin, carry))
+        return self._begun(work)
+
+    def _to_and_fro(self, name: str, tensors: Any, *given: Any, **named: Any) -> Any:
+        """Send or receive, by gloo; of two ranks alone, so that no others need agree."""
+        self._check_may_call()
+        peer = "" if name == "recv_anysource" else f" {given[0]}"
+        what = f"{_TO_AND_FRO[name]}{peer}"
+        return self._gloo.to_and_fro(name, what, self._timeout, tensors, *given, **named)
+
+    def _check_may_call(self) -> None:
+        check_may_begin()
+        if self._over:
+            raise RuntimeError(
+                f"this process group is over: {self._over}; destroy_process_group(), and begin anew"
+            )
+
+    def _work(
+        self,
+        what: str,
+        opts: Any,
+        devices: Sequence[torch.device] = (),
+        exchanges: bool = False,
+    ) -> Work:
+        work = Work(what, devices, self._has_settled, exchanges)
+        self._deadlines.add(work, self._limit(opts).total_seconds())
+        return work
+
+    def _has_settled(self, work: Work) -> None:
+        self._deadlines.remove(work)
+        if isinstance(work.exception(), RunAborted):
+            self._over = self._over or str(work.exception())
+
+    def _is_late(self, work: Work, limit_s: float) -> None:
+        """End this process group: later calls would meet what other ranks called before."""
+        error = RuntimeError(
+            f"{work.what}: the timeout of {limit_s:g} s is over: a rank has not called it, or the "
+            "links carry it more slowly; give init_process_group a longer one"
+        )
+        if not work.fail(error):
+            return  # it has ended just now
+        self._is_over(error)
+        # A late barrier of a subgroup moves nothing, and holds up nothing but its destruction.
+        if self._owns or work.exchanges or self._is_closed:
+            self.met.fail(error)
+
+    def _is_over(self, error: Exception) -> None:
+        """Let calls under way and later ones fail."""
+        self._over = self._over or str(error)
+        self._gloo.end(str(error))
+        for other in self._deadlines.under_way():
+            other.fail(RuntimeError(f"{other.what}: this process group is over: {self._over}"))
+
+    def _limit(self, opts: Any) -> timedelta:
+        given = opts if isinstance(opts, timedelta) else getattr(opts, "timeout", None)
+        return given if given is not None and given > timedelta(0) else self._timeout
+
+    # --- what torch.distributed asks a process group
+
+    # What torch asks of the backend that `_get_backend` returns.
+    supports_splitting = supports_coalescing = supports_time_estimate = False
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        kinds = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+        return [torch.device(each) for each in kinds]
+
+    def _get_backend(self, device: torch.device) -> Any:
+        """There is one for all devices: this process group."""
+        return _Backend(self)
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Return whether it has memory of its own for tensors, which FSDP would use."""
+        return False
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """Return the backend's name."""
+        return "anabranch"
+
+    def getGroupName(self) -> str:  # noqa: N802
+        """Return the name that torch.distributed has given this group."""
+        return self._name
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        """Take the name that torch.distributed gives this group."""
+        self._name = name
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        """Return what this group is for."""
+        return self._description
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802
+        """Take what this group is for."""
+        self._description = description
+
+    def name(self) -> str:
+        """Return the backend's name."""
+        return "anabranch"
+
+    def get_group_store(self) -> Any:
+        """Return the store of the gloo group."""
+        return self._gloo.store
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Let collectives that begin from now on wait for so long."""
+        self._timeout = timeout
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Exchanges have numbers of the group's own."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._gloo.sequence_number()
+
+    def _wait_for_pending_works(self) -> None:
+        self.barrier().wait()
+
+    def shutdown(self) -> None:
+        """End gloo, and leave the group if it is of this process group alone."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        atexit.unregister(self._end_at_exit)
+        self._starter.close()
+        self._give_up_interrupted()
+        self._gloo.close()  # a rank that waits for this one in a call by gloo need not wait longer
+        try:
+            if self._owns:
+                self.met.close()
+        except RunAborted as error:  # calls were told; torch would stay half initialised
+            if not self._over:
+                _log.warning("this process group had ended before it was destroyed: %s", error)
+        finally:
+            self._deadlines.close()
+
+    def _give_up_interrupted(self) -> None:
+        """End the group where an exception has left a wait: that call may never end."""
+        for work in self._deadlines.under_way():
+            if work.is_given_up and not self._over:
+                error = RunAborted(f"{work.what}: this rank was interrupted in it")
+                self._is_over(error)
+                self.met.fail(error)
+
+    def _end_at_exit(self) -> None:
+        """End gloo before the interpreter does, where a program ends without destroying."""
+        if self._is_closed or os.getpid() != self._process:  # a fork has none of its threads
+            return
+        self._is_closed = True
+        if self._deadlines.under_way():
+            self._gloo.end("the program has ended")
+        self._gloo.close()
+
+    def abort(self) -> None:
+        """As ``shutdown``."""
+        self.shutdown()
+
+
+class _Backend:
+    """What PyTorch asks the backend of a device: it is there for that alone."""
+
+    supports_splitting = supports_coalescing = supports_time_estimate = supports_shrinking = False
+
+    def __init__(self, group: AnabranchProcessGroup) -> None:
+        self._group = group
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The type that PyTorch asks for by ``isinstance`` where it sets a timeout.
+
+        Otherwise ``_set_pg_timeout`` would warn and set none.
+        """
+        return dist.ProcessGroupGloo
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self._group.set_timeout(timeout)
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        return False
+
+    def name(self) -> str:
+        return "anabranch"
+
+
+def _elsewhere(name: str) -> Callable[..., Any]:
+    def call(self: AnabranchProcessGroup, *given: Any, **named: Any) -> Any:
+        if name in _TO_AND_FRO:
+            return self._to_and_fro(name, *given, **named)
+        return self._by_gloo(name, *given, **named)
+
+    call.__name__ = name
+    call.__doc__ = "By gloo."
+    return call
+
+
+for _name in {*COLLECTIVES, *_TO_AND_FRO} - {*_HERE}:
+    if hasattr(dist.ProcessGroup, _name):  # some are of later releases
+        setattr(AnabranchProcessGroup, _name, _elsewhere(_name))
+untraced(AnabranchProcessGroup)
+
+
+def process_group(given: Any, options: Any) -> AnabranchProcessGroup:
+    """Make a process group; torch.distributed calls it at every rank of it.
+
+    Args:
+        given: store, ranks, timeout, as torch.distributed hands them to a backend.
+        options: :class:`Options`; None for those of the environment.
+
+    Raises:
+        ValueError, RunAborted: see :class:`Options` and
+            :func:`anabranch.torch._rendezvous.meet`.
+    """
+    rank, size = given.group_rank, given.group_size
+    store = _of_this_beginning(given.store, rank)
+    with telling(store, rank, size):
+        return _made(given, store, options)
+
+
+def _made(given: Any, store: Any, options: Any) -> AnabranchProcessGroup:
+    if options is not None and not isinstance(options, Options):
+        raise ValueError(
+            f"pg_options is a {type(options).__name__}; the backend anabranch takes "
+            "anabranch.torch.backend.Options"
+        )
+    rank, size, timeout = given.group_rank, given.group_size, given.timeout
+    gloo = options_of(store, timeout)  # first, since others would wait in gloo for this rank
+    met, owns = None, False
+    if dist.is_initialized():
+        met = _part_of_all(given.global_ranks_in_group, str(given.group_id))
+    if met is None:
+        how, owns = options or Options(), True
+        if dist.is_initialized() and how.site is not None:
+            met = share(_world_store, store, rank, size, how, timeout)
+        else:
+            met = meet(store, rank, size, how, timeout)
+    try:
+        inner = Gloo(store, rank, size, gloo, met.group.watch_whole())
+    except BaseException as error:
+        if owns:  # the others may wait for this rank in gloo, and not leave
+            met.fail(error if isinstance(error, Exception) else RuntimeError(str(error)))
+            met.close()
+        raise
+    return AnabranchProcessGroup(met, inner, owns, rank, size, timeout)
+
+
+def _part_of_all(ranks: list[int], name: str) -> Met | None:
+    """Return a subgroup of the default process group's group; None where that has none.
+
+    Each process group has a name, and so an order of calls of its own.
+    """
+    default = dist.group.WORLD
+    if not isinstance(default, AnabranchProcessGroup):
+        return None
+    all_names = default.met.names
+    names = tuple(all_names[rank] for rank in ranks) if ranks else all_names
+    part = group_of(default).subgroup(names, name=name)
+
+    def fail(error: Exception) -> None:
+        default._is_over(error)
+        default.met.fail(error)
+
+    return Met(part, names, _stay, fail)
+
+
+def _stay() -> None:
+    """A subgroup is left with the whole."""
+
+
+def _of_this_beginning(store: Any, rank: int) -> Any:
+    """Return a store without what ranks left in it before they began again.
+
+    They do where torchrun starts them again, or where a program destroys its process groups and
+    makes others of the same names. Each rank counts in the store how often it has begun there.
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    begun = store.add(f"attempt {attempt}, begun by {rank}", 1)
+    return dist.distributed_c10d.PrefixStore(f"attempt {attempt}, {begun}/", store)
+
+
+def _world_store() -> Any:
+    """Return the default process group's store, likewise."""
+    return _of_this_beginning(dist.distributed_c10d._get_default_store(), dist.get_rank())
+
+
+def group_of(process_group: Any = None) -> Group:
+    """Return the group under a process group, for what torch.distributed has no call for.
+
+    Args:
+        process_group: of the backend anabranch; the default one if not given.
+
+    Raises:
+        ValueError: it is of another backend, or another rank of this site has joined for this one.
+    """
+    found = backend_of(process_group)
+    if not isinstance(found.group, Group):
+        raise ValueError("another rank of this site holds the group; ask there")
+    return found.group
+
+
+def backend_of(process_group: Any = None) -> AnabranchProcessGroup:
+    """Return a process group, or the default one, as what it is here.
+
+    Raises:
+        ValueError: it is of another backend.
+    """
+    found = dist.group.WORLD if process_group is None else process_group
+    if not isinstance(found, AnabranchProcessGroup):
+        raise ValueError(
+            f"{found!r} is no process group of the backend anabranch; begin with "
+            'init_process_group("anabranch")'
+        )
+    return found
+
+
+def _as_it_is() -> None:
+    """The tensors hold the result already."""
+
+
+def _if_given(opts: Any) -> tuple[Any, ...]:
+    """Return what to hand on: torch 2.7 knows no None where later releases do."""
+    return () if opts is None else (opts,)
+
+
+def _several(tensors: Any) -> list[torch.Tensor]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _op(opts: Any) -> str | None:
+    """Return the group's name of an operation, None where it has none."""
+    op = getattr(opts, "reduceOp", opts)
+    if op is None:
+        return "sum"
+    for name, ours in _OPS.items():
+        if op == getattr(dist.ReduceOp, name):
+            return ours
+    return None
+
+
+def _done(what: str, tensors: list[torch.Tensor]) -> Work:
+    work = Work(what)
+    work.succeed(tensors)
+    return work
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())
+
+
+def _is_exchanged(tensor: torch.Tensor) -> bool:
+    return tensor.dtype in _EXCHANGED and tensor.layout == torch.strided
+
+
+def _listed(tensors: Sequence[torch.Tensor]) -> str:
+    return ", ".join(f"{tuple(each.shape)} {each.dtype}" for each in tensors)
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    return raw_of(tensor.cpu()).numpy().tobytes()

@@ -1,0 +1,388 @@
+"""Averages of models that make local steps of their own in between. Pure: NumPy, no network.
+
+A site contributes its model, or, with an outer optimiser, what its model has changed by since the
+last average: the *pseudo-gradient* (Reddi et al., ICLR 2021; DiLoCo, Douillard et al., 2023). The
+mean of those is one step of the outer optimiser from where the last average left all models. The
+outer optimiser without momentum and with a learning rate of 1 is the plain mean, but for rounding.
+
+Each operation is one NumPy call on float32, as in :mod:`anabranch.train.optimisers`: sites that get
+the same mean come to the same model, bit for bit.
+
+**Delay.** Local steps may go on while an average is on its way. What a model has changed by
+meanwhile is kept: it is added to the average, which is used a stated number of steps after it began
+(delayed averaging; Streaming DiLoCo, Douillard et al., 2025). So the numbers do not depend on how
+long anything took.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta
+
+from anabranch._typed_toml import Positive, Table
+from anabranch.train.checksum import checksum
+from anabranch.train.optimisers import Sgd, Update
+from anabranch.train.work import State
+
+Floats = npt.NDArray[np.float32]
+
+
+class Outer(Table, frozen=True, kw_only=True):
+    """The outer optimiser: SGD on the mean of what sites' models have changed by.
+
+    Args:
+        learning_rate: of its step; 1 goes all the way to the mean.
+        momentum: in [0, 1).
+        nesterov: whether it looks ahead along its momentum, as DiLoCo does.
+    """
+
+    learning_rate: Annotated[float, Meta(gt=0, le=1e9)] = 0.7
+    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    nesterov: bool = True
+
+    def start(self, elements: int) -> Update:
+        """Return a fresh update for so many elements."""
+        nesterov = self.nesterov and self.momentum > 0
+        return Sgd(self.learning_rate, self.momentum, nesterov).start(elements)
+
+
+class Average(Table, frozen=True, kw_only=True):
+    """What is averaged, and whether steps go on meanwhile.
+
+    Args:
+        outer: the outer optimiser; None takes the mean of the models.
+        delay: how many local steps are made while an average is on its way, its staleness: it is
+            waited for after so many, and what they changed is kept. 0 waits at once.
+        fragments: how many parts the model has that are averaged one after the other, spread evenly
+            over the period, as in Streaming DiLoCo (Douillard et al., 2025).
+    """
+
+    outer: Outer | None = None
+    delay: Annotated[int, Meta(ge=0)] = 0
+    fragments: Positive = 1
+
+
+SHARED_NUMBERS = 3  # that are contributed where sites share what they have measured
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What sites have measured: the same bits at every site.
+
+    Args:
+        spread: see :class:`anabranch.period.Averaged`.
+        step_s, exchange_s: means over the sites of what they contributed, seconds.
+    """
+
+    spread: float
+    step_s: float
+    exchange_s: float
+
+
+class Averaging:
+    """A part of one site's model between averages.
+
+    Memory beside the model: a copy of it for an outer optimiser, one for a delay, and what is
+    contributed where that is not the model itself. Where sites share what they have measured, three
+    numbers more are contributed: the square of what a model has moved by, and two times.
+
+    Args:
+        model: one array or several, each of shape (elements of it,), changed in place.
+        average: see there.
+        remembers: whether to know how far the model has moved, which costs a copy of it.
+        shares: whether ``take`` has to tell what sites have measured; likewise, and a copy of what
+            is contributed.
+    """
+
+    def __init__(
+        self,
+        model: Sequence[Floats],
+        average: Average,
+        remembers: bool = False,
+        shares: bool = False,
+    ) -> None:
+        self._shares = shares
+        self._model = [*model]
+        self._ends = [*accumulate(map(len, self._model))]
+        self._outer = None if average.outer is None else average.outer.start(self._ends[-1])
+        self._overlaps = average.delay > 0
+        needs_last = self._outer is not None or remembers or shares
+        # Where the last average left the model, before any step of its own.
+        self._last: Floats | None = np.concatenate(self._model) if needs_last else None
+        is_apart = self._outer is not None or self._overlaps or shares
+        # What is exchanged, and the model's part of it; without a last model, that is also where
+        # the last average left the model.
+        self._whole: Floats | None = None
+        self._buffer: Floats | None = None
+        if is_apart:
+            numbers = np.zeros(SHARED_NUMBERS if shares else 0, np.float32)
+            self._whole = np.concatenate([*self._model, numbers])
+            self._buffer = self._whole[: self._ends[-1]]
+        self._sent: Floats | None = None
+        if self._overlaps:
+            assert self._buffer is not None
+            self._sent = np.empty_like(self._buffer)
+
+    def moved(self) -> float:
+        """Return how far the model is from where the last average left it, over its norm there."""
+        assert self._last is not None
+        return _ratio(_distance(self._model, self._cut(self._last)), _norm([self._last]))
+
+    def remember(self) -> None:
+        """Count how far the model moves from here on."""
+        assert self._last is not None
+        self._copy_to(self._last)
+
+    def contribute(self, step_s: float = 0.0, exchange_s: float = 0.0) -> list[Floats]:
+        """Return what is exchanged, in place, for its mean over the sites, in one array or more.
+
+        Args:
+            step_s, exchange_s: what a local step and an exchange took here, seconds, to be shared.
+        """
+        if self._shares:
+            assert self._last is not None
+            assert self._whole is not None
+            square = _distance(self._model, self._cut(self._last)) ** 2
+            self._whole[-SHARED_NUMBERS:] = square, step_s, exchange_s
+        if self._outer is not None:
+            assert self._last is not None
+            assert self._buffer is not None
+            apart = zip(self._model, self._cut(self._last), self._cut(self._buffer), strict=True)
+            for model, last, out in apart:
+                np.subtract(last, model, out=out)
+        elif self._buffer is not None:
+            self._copy_to(self._buffer)
+        if self._sent is not None:
+            self._copy_to(self._sent)
+        return self._contributed
+
+    def take(self) -> Shared | None:
+        """Use the mean, which what was contributed now holds.
+
+        Returns:
+            What the sites have measured, if they share it.
+        """
+        shared = self._shared()
+        found = self._buffer
+        if self._outer is not None:
+            assert self._last is not None
+            assert self._buffer is not None
+            self._outer(self._last, self._buffer)
+            found = self._last
+        elif self._last is not None:
+            if self._buffer is None:
+                self._copy_to(self._last)
+            else:
+                self._last[:] = self._buffer
+        if self._sent is not None:
+            assert found is not None
+            apart = zip(self._model, self._cut(self._sent), self._cut(found), strict=True)
+            for model, sent, new in apart:
+                model -= sent
+                model += new
+        elif found is not None:
+            self._copy_from(found)
+        return shared
+
+    def take_mean_alone(self) -> None:
+        """Change the model by the mean, as ``take`` does, without a step of the outer optimiser."""
+        assert self._last is not None
+        assert self._buffer is not None
+        self._last -= self._buffer
+        self._copy_from(self._last)
+
+    @property
+    def base_checksum(self) -> int:
+        """A checksum of what a step of the outer optimiser starts from; 0 where there is none.
+
+        Sites where it is not the same never become alike. A plain mean makes them so.
+        """
+        if self._outer is None:
+            return 0
+        assert self._last is not None
+        return checksum(self._last)
+
+    @property
+    def has_strayed(self) -> bool:
+        """Whether this model has changed, since the last average, otherwise than the mean.
+
+        That is what was contributed, and now holds the mean. With an outer optimiser, and where no
+        step was made meanwhile.
+        """
+        assert self._last is not None
+        assert self._buffer is not None
+        own = self._last - np.concatenate(self._model)
+        return _norm([own - self._buffer]) > _STRAYED * _norm([own])
+
+    def _shared(self) -> Shared | None:
+        if not self._shares:
+            return None
+        assert self._last is not None
+        assert self._buffer is not None
+        assert self._whole is not None
+        if self._outer is not None:
+            move = _norm([self._buffer])
+        else:
+            move = _distance([self._buffer], [self._last])
+        # The mean square of the distances from the mean is that of the moves less the square of the
+        # mean's move, so that no model is kept for it.
+        square, step_s, exchange_s = self._whole[-SHARED_NUMBERS:].tolist()
+        spread = math.sqrt(max(0.0, square / move**2 - 1.0)) if move else 0.0
+        return Shared(spread, step_s, exchange_s)
+
+    def settle(self) -> None:
+        """Forget what the model has changed by since the last average."""
+        if self._last is not None:
+            self._copy_from(self._last)
+        elif self._buffer is not None:
+            self._copy_from(self._buffer)
+
+    def adopt(self, is_on_its_way: bool) -> None:
+        """Begin as a site that has changed nothing since the last average; after a state is loaded.
+
+        Args:
+            is_on_its_way: whether an average is, whose result the state has.
+        """
+        if self._last is not None or not is_on_its_way:
+            self.settle()
+        if self._sent is not None:
+            self._copy_to(self._sent)
+
+    @property
+    def agreed(self) -> list[Floats]:
+        """What all sites hold alike once they have used the same mean, in one array or more."""
+        return self._contributed if self._last is None else [self._last]
+
+    @property
+    def _contributed(self) -> list[Floats]:
+        return self._model if self._whole is None else [self._whole]
+
+    def state_dict(self) -> State:
+        """Return what goes on from here, where averages that are on their way have a result.
+
+        Nothing is copied.
+        """
+        state: State = {}
+        if self._last is not None:
+            state["last"] = self._last
+        if self._outer is not None:
+            state["outer"] = self._outer.state_dict()
+        if self._sent is not None:
+            state |= {"result": self._buffer, "sent": self._sent}
+        return state
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state of an averaging of the same kind and size.
+
+        Raises:
+            ValueError: it is of another.
+        """
+        mine = self.state_dict()
+        if {*state} != {*mine}:
+            raise ValueError(
+                f"the state of an average has {sorted(state)}, this one {sorted(mine)}; give the "
+                "same outer, delay and fragments as where it was saved"
+            )
+        for name, here in mine.items():
+            if name == "outer":
+                continue
+            if np.shape(state[name]) != here.shape:
+                raise ValueError(
+                    f"{name} of the state of an average has shape {np.shape(state[name])}, this "
+                    f"one {here.shape}; give the same model"
+                )
+            here[:] = state[name]
+        if self._outer is not None:
+            self._outer.load_state_dict(state["outer"])
+
+    def shared_state(self) -> State:
+        """Return what is alike at all sites while no average is on its way; nothing is copied.
+
+        Without a last model or an array of its own for what is exchanged, that is the model as the
+        last average left it: no step may have followed then.
+        """
+        state = self.state_dict()
+        state.pop("sent", None)
+        if self._last is None and self._buffer is None:
+            state["model"] = [*self._model]
+        return state
+
+    def load_shared_state(self, state: State) -> None:
+        """Begin where the last average left all sites, from another site's ``shared_state``.
+
+        Raises:
+            ValueError: it is of an averaging of another kind or size.
+        """
+        state = dict(state)
+        if (model := state.pop("model", None)) is not None:
+            for mine, theirs in zip(self._model, model, strict=True):
+                mine[:] = theirs
+        sent = {} if self._sent is None else {"sent": self._sent}
+        self.load_state_dict({**state, **sent})
+        self.adopt(is_on_its_way=False)
+
+    def _cut(self, flat: Floats) -> list[Floats]:
+        """Return the parts of a flat array that belong to each array of the model."""
+        starts = [0, *self._ends[:-1]]
+        return [flat[begin:end] for begin, end in zip(starts, self._ends, strict=True)]
+
+    def _copy_to(self, flat: Floats) -> None:
+        for part, model in zip(self._cut(flat), self._model, strict=True):
+            part[:] = model
+
+    def _copy_from(self, flat: Floats) -> None:
+        for part, model in zip(self._cut(flat), self._model, strict=True):
+            model[:] = part
+
+
+def slices(arrays: Sequence[Floats], begin: int, end: int) -> list[Floats]:
+    """Return elements ``[begin, end)`` of arrays one after the other, where they lie.
+
+    >>> slices([np.array([1, 2], np.float32), np.array([3, 4], np.float32)], 1, 3)
+    [array([2.], dtype=float32), array([3.], dtype=float32)]
+    """
+    found, start = [], 0
+    for array in arrays:
+        part = array[max(0, begin - start) : max(0, end - start)]
+        if len(part):
+            found.append(part)
+        start += len(array)
+    return found
+
+
+def bounds(elements: int, fragments: int) -> list[tuple[int, int]]:
+    """Return where each fragment of a model begins and ends; they differ by one element at most.
+
+    >>> bounds(10, 3)
+    [(0, 3), (3, 6), (6, 10)]
+    """
+    return [(elements * i // fragments, elements * (i + 1) // fragments) for i in range(fragments)]
+
+
+_BLOCK_ELEMENTS = 1 << 18
+_STRAYED = 0.05  # of a change: a mean that is rounded on the way is nearer
+
+
+def _distance(ones: Sequence[Floats], others: Sequence[Floats]) -> float:
+    squares = 0.0
+    for one, other in zip(ones, others, strict=True):
+        for start in range(0, len(one), _BLOCK_ELEMENTS):
+            stop = start + _BLOCK_ELEMENTS
+            difference = one[start:stop] - other[start:stop]
+            squares += float(np.dot(difference, difference))
+    return float(squares**0.5)
+
+
+def _norm(ones: Sequence[Floats]) -> float:
+    return math.hypot(*(float(np.linalg.norm(one)) for one in ones))
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else (float("inf") if part else 0.0)

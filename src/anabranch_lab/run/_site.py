@@ -1,0 +1,923 @@
+"""A site in a run, in any world: it joins; it steps, exchanges and applies; it reports.
+
+The three are apart: what a local step leaves in the buffer, when the buffer is exchanged, and what
+is made of the mean. `_rounds` and `_iterate` say in which order they come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from anabranch.cohort import Clients
+from anabranch.exchange.arithmetic import Buffer, Sized, in_one_piece
+from anabranch.exchange.partition import Rule
+from anabranch.exchange.terms import Op, Terms, Wire
+from anabranch.group.async_group import AsyncGroup, Door, Hears, Ports, join
+from anabranch.group.gossip import GossipRun, gossips_of, weight_in_mean
+from anabranch.group.hand_over import Offer
+from anabranch.group.tensors import Tensors
+from anabranch.log import events
+from anabranch.merge import AnyMerge
+from anabranch.net.addresses import ListenAt
+from anabranch.net.errors import EndedWithout, LeftOut, LinkError, PeerError, RunAborted
+from anabranch.net.messages import Welcome
+from anabranch.net.network import Address, ControlNetwork, Network
+from anabranch.net.tcp import STRANDS_INSTEAD
+from anabranch.overlay import Overlay
+from anabranch.site.agent import SiteAgent
+from anabranch.site.collectives import ExchangeError, Round
+from anabranch.site.control import RoundsOver
+from anabranch.train.work import State, averaged_elements, check_finite
+from anabranch_lab.run._attendance import Absence, Attendance
+from anabranch_lab.run._evaluator import evaluator_of
+from anabranch_lab.run._held_weights import HeldWeights
+from anabranch_lab.run._local_steps import LocalWork
+from anabranch_lab.run.checkpoints import Files, Job, Keeper, leave_weights
+from anabranch_lab.run.scenario import Scenario
+from anabranch_lab.run.work import Assignment, Floats, local_work, make_work, servable
+
+T = TypeVar("T")
+
+Passing = AbstractAsyncContextManager[None]  # a wait in its body may be cut short
+
+_STATE_TIMES = 4  # as large as what is exchanged, the state of a model under Adam or an outer step
+
+
+class World(Protocol):
+    """What differs between the worlds, seen from one site.
+
+    Attributes:
+        control: the network to the scheduler.
+        data: the network on which other sites reach this one.
+        listen: where they do; None where they cannot.
+        advertise: the host at which they find it; that of ``listen`` where None.
+        patience_s: how long to try where no scheduler answers.
+        strands: how many connections a lane takes.
+        say: called with lines about what this site waits for; None for none.
+    """
+
+    control: ControlNetwork
+    data: Network
+    listen: ListenAt | None
+    advertise: str | None
+    patience_s: float
+    strands: int
+    say: Callable[[str], None] | None
+
+    def clock_s(self) -> float:
+        """Return the time by this site's clock, seconds."""
+
+    def enter(
+        self, scenario: Scenario, overlay: Overlay, welcome: Welcome, began: asyncio.Future[float]
+    ) -> Network:
+        """Take note of the run that this site has joined.
+
+        Args:
+            scenario, overlay: what runs, and where.
+            welcome: which site this is, and where the others are.
+            began: the loop's time when the run began, once it has.
+
+        Returns:
+            The network on which this site connects to others.
+        """
+
+    def moved(self, site: int, address: Address) -> None:
+        """Take note that a site died and is back, as another process, and where."""
+
+    def sizes_only(self, scenario: Scenario) -> bool:
+        """Return whether chunks have sizes and no numbers."""
+
+    def round_begins(self, round: int) -> None:
+        """Hear that this site begins to exchange."""
+
+    async def pause(self, seconds: float) -> None:
+        """Wait before this site tries again to take part.
+
+        Raises:
+            EndedWithout: the run is over.
+        """
+
+    async def compute(
+        self, step: int, samples: int, do: Callable[[], T], passing: Passing, client: int | None
+    ) -> T:
+        """Do a step's computing, and let the time pass that it takes.
+
+        Args:
+            step: counted from 0.
+            samples: the step's batch.
+            client: for which client, whose speed then counts; None for this site itself.
+            do: what there is to compute.
+            passing: in which the time passes; may end it early.
+        """
+
+
+async def take_part(world: World, name: str, scheduler: Address, token: str, files: Files) -> None:
+    """Take part in a run as one site, to its end.
+
+    Where all-reduces go on without a site that is lost (``on_loss``), and that is this one, it
+    joins again and goes on from the others' state, for as long as :class:`Absence` says.
+
+    Args:
+        world: what this site runs in.
+        name: this site's name in the run's overlay.
+        scheduler: where to join.
+        token: the run's shared secret.
+        files: where it reads and writes.
+
+    Raises:
+        RunAborted: the run ended early; says who or what caused it.
+        LinkError: the scheduler cannot be reached.
+    """
+    loop = asyncio.get_running_loop()
+    past = _Past(loop.time())
+    while True:
+        try:
+            await _live(world, name, scheduler, token, files, past)
+            return
+        except EndedWithout:
+            if not past.may_return:
+                raise
+            return
+        except (LeftOut, LinkError):
+            now_s = loop.time()
+            if not past.may_return or past.left_out(now_s).is_given_up(now_s):
+                raise
+        try:
+            await world.pause(past.left_out(now_s).pause_s(now_s))
+        except EndedWithout:
+            return
+
+
+class _Past:
+    """What a site keeps from one incarnation to the next, in one process.
+
+    Attributes:
+        made: its work, and its local steps if it makes such.
+        may_return: whether it joins again where the others go on without it.
+        absence: since it was left out; None while it takes part.
+    """
+
+    def __init__(self, now_s: float) -> None:
+        self.made: tuple[Assignment, LocalWork | None] | None = None
+        self.may_return = False
+        self.absence: Absence | None = None
+        self._began_s = now_s  # until it takes part
+        self._patience_s = 0.0
+
+    def takes_part(self, group: AsyncGroup) -> None:
+        """Take note that it takes part from now on."""
+        self.absence = None
+        self._began_s = group.agent.began.result()
+        self._patience_s = group.agent.patience_s
+
+    def left_out(self, now_s: float) -> Absence:
+        """Return how it waits; where it took part until now, from now on."""
+        if self.absence is None:
+            self.absence = Absence(now_s, now_s - self._began_s, self._patience_s)
+        return self.absence
+
+
+class NotHandedOn(RunAborted):
+    """The other sites cannot hand on their state of training, and go on without this site."""
+
+
+def _comes_back(scenario: Scenario) -> bool:
+    """Return whether the sites of a scenario let one in that was left out."""
+    return scenario.on_loss != "abort" and not scenario.is_served and scenario.gossip is None
+
+
+async def _live(
+    world: World, name: str, scheduler: Address, token: str, files: Files, past: _Past
+) -> None:
+    """Take part as one incarnation of a site; see ``take_part``.
+
+    Raises:
+        LeftOut: the others go on without it.
+        EndedWithout: they have ended, and it had not come back.
+    """
+    event_buffer = _EventBuffer(world)
+    door = Door(
+        scheduler,
+        name,
+        token,
+        world.listen,
+        world.advertise,
+        world.patience_s,
+        say=world.say,
+    )
+    hears = Hears(event_buffer.refused, event_buffer.progressed, world.moved)
+    group = await join(Ports(world.control, world.data, world.clock_s), door, hears)
+    try:
+        welcome = group.welcome
+        if not group.settings.job_json:
+            raise RunAborted(
+                "this scheduler serves a group, whose sites run programs of their own, by "
+                "anabranch.join(); start one for a scenario by `anabranch host SCENARIO`"
+            )
+        job = msgspec.json.decode(group.settings.job_json, type=Job)
+        if past.absence is not None:
+            past.absence.taken_in(asyncio.get_running_loop().time())
+        site = await _ready(world, group, event_buffer, job, files, past)
+        past.may_return = _comes_back(job.scenario)
+        if welcome.is_new and not await site.come_in(past):
+            await group.leave()
+            return
+        past.takes_part(group)
+        if job.scenario.is_served:
+            await _iterate(site)
+        elif site.steps is not None and job.scenario.gossip is not None:
+            await _gossip(site, site.steps, job.scenario)
+        elif site.steps is not None:
+            await _averages(site, site.steps, job)
+        else:
+            await _rounds(site, job)
+        await site.leave_weights()
+        event_buffer.report()
+        await group.leave()
+        await site.gather_weights()
+    except RoundsOver:
+        pass
+    except (LeftOut, EndedWithout, NotHandedOn):
+        raise
+    except Exception as error:
+        await group.fail(error)
+        raise
+    finally:
+        await group.close()
+
+
+async def _ready(
+    world: World,
+    group: AsyncGroup,
+    event_buffer: _EventBuffer,
+    job: Job,
+    files: Files,
+    past: _Past,
+) -> _Site:
+    """Make the site's work, unless a past incarnation has, and wait until every site is ready."""
+    site, welcome, settings, scenario = group.index, group.welcome, group.settings, job.scenario
+    loop = asyncio.get_running_loop()
+    sizes_only = world.sizes_only(scenario)
+    overlay, names = group.overlay, group.names
+    keeper = Keeper(job, files, site, names)
+
+    def make() -> tuple[Assignment, LocalWork | None]:
+        made, steps = make_work(scenario, site, tuple(names), files.data, sizes_only), None
+        if scenario.has_local_steps:
+            steps = local_work(made, scenario)
+        keeper.resume(steps or made.work)
+        return made, steps
+
+    if past.made is None:
+        past.made = await loop.run_in_executor(None, make)
+    assigned, steps = past.made
+    work = assigned.work
+    elements = len(work.buffer)
+    lanes = world.enter(scenario, overlay, welcome, group.agent.began)
+    exchanged = elements if steps is None else steps.most_elements
+    room = exchanged * (_STATE_TIMES if _comes_back(scenario) else 1)
+    strands = min(world.strands, job.most_strands or world.strands)
+    transport = settings.transport(exchanged, strands, room)
+    workers = scenario.workers(overlay)
+    served, partition = None, None
+    if scenario.is_served:
+        held = servable(work, scenario)
+        make_rule: Callable[[int], Rule] | None = None
+        if held.make_rule is not None:
+            chunk_elements = settings.chunk_elements(elements)
+            partition = HeldWeights(held, group.first_plan, chunk_elements, site)
+            make_rule = partition.make_rule
+        averaged = averaged_elements(held)
+        served = settings.served_model(held.model, make_rule, averaged, wire=assigned.wire)
+    own_share, held_samples = 1.0, 0
+    if scenario.clients is not None:
+        held_samples = 1  # clients push with what they weigh
+    elif assigned.held:
+        held_samples = assigned.held[site]
+    if scenario.merge.weighs_data and scenario.clients is None:
+        own_share = assigned.share_of(site, workers)
+    gossips = None
+    if scenario.gossip is not None and steps is not None:
+        model = steps.work.model
+        gossips = gossips_of(settings, site, model, assigned.wire, own_share, scenario.seed)
+        own_share = weight_in_mean(scenario.gossip, own_share)
+    await group.start(transport, lanes, served, elements, held_samples, gossips)
+    if not welcome.is_new:
+        group.agent.has_state()
+    event_buffer.begin(group, scenario.sample_every_s)
+    if strands == STRANDS_INSTEAD:
+        event_buffer.write(
+            events.TransportChosen(
+                at_s=event_buffer.now_s(),
+                site=site,
+                strands=strands,
+                why="the congestion control that suits the links may not be set here",
+            )
+        )
+    if assigned.labels and site in workers:
+        held_labels = list(assigned.labels)
+        event_buffer.write(
+            events.LabelsHeld(at_s=event_buffer.now_s(), site=site, samples=held_labels)
+        )
+        event_buffer.report()  # known even if the site dies
+    evaluator = 0
+    if scenario.is_served:
+        evaluator = evaluator_of(scenario, group.first_plan, workers)
+    weights = files.weights if assigned.learns else None
+    return _Site(
+        world,
+        group,
+        event_buffer,
+        assigned,
+        keeper,
+        weights,
+        partition,
+        evaluator,
+        len(workers),
+        own_share,
+        scenario.merge,
+        scenario.clients,
+        scenario.seed,
+        steps,
+        Attendance(len(names), _window(scenario)),
+    )
+
+
+def _window(scenario: Scenario) -> int:
+    """Return how many exchanges later a site that is missing is looked for, at least."""
+    average = scenario.average
+    if average is not None and average.fragments > 1:
+        return average.fragments
+    return 1 if scenario.period.calls else 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A local step that was done.
+
+    Args:
+        loss: of its batch, if there is one.
+        samples: how many it took.
+        compute_s: how long it took.
+    """
+
+    loss: float | None
+    samples: int
+    compute_s: float
+
+
+@dataclass(slots=True)
+class _Site:
+    """A site that is ready, and the parts that its rounds are put together from.
+
+    Rounds are counted in two ways: those of the training, which a resumed run goes on with, and
+    those of this run, from 1, which the scheduler and the log know.
+    """
+
+    world: World
+    group: AsyncGroup
+    event_buffer: _EventBuffer
+    assigned: Assignment
+    keeper: Keeper
+    weights: Path | None  # where the final ones go
+    partition: HeldWeights | None  # where the model is served
+    evaluator: int  # one site evaluates, since the model is the same everywhere
+    workers: int  # how many compute
+    share: float  # what its gradient weighs beside others'; 1 on the mean
+    merge: AnyMerge
+    clients: Clients | None  # that it stands for, one at a time
+    seed: int
+    steps: LocalWork | None  # where sites make steps of their own between averages
+    attendance: Attendance
+    handed: State | None = None  # what the others' program says, where this site has come back
+
+    @property
+    def index(self) -> int:
+        return self.group.index
+
+    @property
+    def agent(self) -> SiteAgent:
+        return self.group.agent
+
+    # --- sites that come back
+
+    async def come_in(self, past: _Past) -> bool:
+        """Join a run that goes on, and take the others' state.
+
+        Returns:
+            False where it was let in as the run ended.
+
+        Raises:
+            EndedWithout, LeftOut: it was not let in.
+        """
+        agent = self.agent
+        await agent.unless_ended(self._is_reached(past))
+        try:
+            handed = await self.group.hand_over(await agent.admit(), None)
+        except RoundsOver:
+            return False
+        except ExchangeError as error:
+            raise NotHandedOn(
+                f"this site cannot come back, and the others go on: {error}"
+            ) from None
+        state = handed.state
+        await self.off_the_loop(partial(self._load, state["work"]))
+        self.attendance.load(state["attendance"])
+        self.handed = state["program"]
+        agent.has_state()
+        return True
+
+    async def _is_reached(self, past: _Past) -> None:
+        """Return once a neighbour answers."""
+        loop = asyncio.get_running_loop()
+        while not await self.agent.try_neighbours():
+            now_s = loop.time()
+            await self.world.pause(past.left_out(now_s).pause_s(now_s))
+
+    async def let_in_before(self, number: int, program: Callable[[], State]) -> None:
+        """Let in sites that wait, if it is time to, and hand the state of training to them.
+
+        Args:
+            number: of the round or average that follows.
+            program: returns where this site's program is, beside its work.
+        """
+        if not self.attendance.lets_in_before(number):
+            return
+        self.attendance.let_in(number)
+        admitted = await self.agent.admit()
+        if not admitted.newcomers or self.index in admitted.newcomers:
+            return
+
+        def state() -> State:
+            held = {"work": self._shared(), "program": program()}
+            return {**held, "attendance": self.attendance.state()}
+
+        await self.group.hand_over(admitted, Offer(state))
+
+    def _shared(self) -> State:
+        """Return what is alike at all sites of this one's state."""
+        if self.steps is not None:
+            return self.steps.shared_state()
+        own, state = self.assigned.own_state, self.assigned.work.state_dict()
+        return {key: value for key, value in state.items() if key not in own}
+
+    def _load(self, shared: State) -> None:
+        """Go on from what is alike at all other sites."""
+        if self.steps is not None:
+            self.steps.load_shared_state(shared)
+        else:
+            work = self.assigned.work
+            work.load_state_dict({**work.state_dict(), **shared})
+
+    async def local_step(
+        self, step: int, samples: int, passing: Passing, client: int | None = None
+    ) -> _Step:
+        """Compute this site's contribution into the buffer.
+
+        Args:
+            step: counted from 0.
+            samples: of the batch.
+            passing, client: see :meth:`World.compute`.
+
+        Raises:
+            DivergedError: what it computed is not finite: it would spoil everybody's.
+        """
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        work = self.assigned.work
+
+        def do() -> float | None:
+            loss = work.local_step(samples)
+            if self.assigned.wire != Wire.SIZES:
+                check_finite(work.buffer, step)
+            return loss
+
+        who = self.index if client is None else client
+        samples_in_all = samples * self.assigned.steps_of(who, samples)
+        loss = await self.world.compute(step, samples_in_all, do, passing, client)
+        return _Step(loss, samples_in_all, loop.time() - began_s)
+
+    async def exchange(
+        self, round: int, parts: Sequence[Floats], more: bool = False, calls: bool = False
+    ) -> Round:
+        """Turn elements into their mean over all sites.
+
+        Args:
+            round: of the training.
+            parts: arrays of elements, one after the other; changed in place.
+            more: whether another such exchange follows.
+            calls: whether sites that have not come so far are to hear that it has begun.
+
+        Raises:
+            RoundsOver: there is no further round.
+        """
+        wire = self.assigned.wire
+        elements = sum(map(len, parts))
+        buffer: Buffer = Sized(elements) if wire == Wire.SIZES else in_one_piece(Tensors(parts))
+        self.world.round_begins(round)
+        terms = Terms(Op.MEAN, wire, elements)
+        done = await self.agent.exchange(buffer, terms, self.share, more, calls=calls)
+        if done.members:  # that are left
+            self.evaluator = done.members[0]
+        return done
+
+    async def apply(self, round: int, done: Round) -> None:
+        """Use the mean, and tell the scheduler what it made of the model.
+
+        Args:
+            round: of the training.
+            done: the same, as this run counts it.
+        """
+        checksum = await self.off_the_loop(partial(self.assigned.work.apply, round))
+        await self.agent.round_ended(done, checksum)
+
+    async def client_returns(self, client: int, update: int) -> None:
+        """Wait until a client returns what it has computed; for ever if it does not."""
+        assert self.clients is not None
+        loop = asyncio.get_running_loop()
+        now_s = loop.time() - self.agent.began.result()
+        wait_s = self.clients.returns_s(self.seed, client, update, now_s) - now_s
+        if math.isinf(wait_s):
+            await loop.create_future()
+        await asyncio.sleep(wait_s)
+
+    def stepped(self, round: int, step: _Step) -> None:
+        """Write down a local step whose update is in use, or on its way.
+
+        Args:
+            round: of this run.
+            step: see there.
+        """
+        if step.samples:
+            self.event_buffer.write(
+                events.StepDone(
+                    at_s=self.event_buffer.now_s(),
+                    site=self.index,
+                    round=round,
+                    loss=step.loss,
+                    samples=step.samples,
+                    compute_s=step.compute_s,
+                )
+            )
+
+    def evaluation_is_due(self, round: int, last: int | None = None) -> bool:
+        """Return whether this site evaluates the model after a round; it does after the last."""
+        every = self.assigned.evaluate_every
+        is_asked = every is not None and (round % every == 0 or round == last)
+        return is_asked and self.index == self.evaluator
+
+    def evaluates_step(self, step: int) -> bool:
+        """Return whether this site evaluates its model after a local step: each has its own."""
+        every = self.assigned.evaluate_every
+        return every is not None and step % every == 0
+
+    @staticmethod
+    def check(elements: Floats) -> int:
+        """Return a checksum of elements."""
+        from anabranch.train.checksum import checksum
+
+        return checksum(elements)
+
+    @property
+    def watches(self) -> bool:
+        """Whether it evaluates the model that it serves, all of it, and none that it pulls."""
+        held = self.partition
+        return self.index == self.evaluator and held is not None and held.is_whole
+
+    async def evaluate(self, round: int, step: int | None = None) -> None:
+        """Write down how good the model is.
+
+        Args:
+            round: of this run, after which it is that.
+            step: how many local steps it has made, where models differ between rounds.
+        """
+        at_s = self.event_buffer.now_s()
+        accuracy, by_class = await self.off_the_loop(self.assigned.evaluate)
+        self.event_buffer.write(
+            events.Evaluated(
+                at_s=at_s,
+                site=self.index,
+                round=round,
+                accuracy=accuracy,
+                by_class=by_class,
+                step=step,
+            )
+        )
+        self.event_buffer.report()  # the run may be over for it
+
+    async def save(self, round: int) -> None:
+        """Save what this site goes on from after a round of the training."""
+        work = self.steps or self.assigned.work
+        await self.off_the_loop(partial(self.keeper.save, work, round))
+
+    async def leave_weights(self) -> None:
+        """Write the final weights: one site does, or each server its part."""
+        path, partition = self.weights, self.partition
+        if path is None:
+            return
+        if partition is not None:
+            await self.off_the_loop(partial(partition.leave, path))
+        elif self.index == self.evaluator:
+            await self.off_the_loop(partial(leave_weights, self.assigned.work, path))
+
+    async def gather_weights(self) -> None:
+        """Put the final weights together, once all sites have left the run."""
+        path, partition = self.weights, self.partition
+        if path is not None and partition is not None:
+            await self.off_the_loop(partial(partition.gather, path, self.group.names))
+
+    async def off_the_loop(self, do: Callable[[], T]) -> T:
+        """Compute something while the loop goes on."""
+        return await asyncio.get_running_loop().run_in_executor(None, do)
+
+
+async def _rounds(site: _Site, job: Job) -> None:
+    """Step, all-reduce and apply, round by round."""
+    before, last = job.course.after_round, job.scenario.stop.rounds
+    attendance = site.attendance
+    applied = looked_at = before if site.handed is None else site.handed["round"]
+    try:
+        for round in range(applied + 1, last + 1):
+            await site.let_in_before(round, partial(dict, round=round - 1))
+            step = None
+            if not site.agent.has_kept:  # else this round is over, or goes on without this site
+                step = await site.local_step(round - 1, site.assigned.samples, nullcontext())
+            more = round < last and not attendance.lets_in_before(round + 1)
+            done = await site.exchange(round, [site.assigned.work.buffer], more=more)
+            await site.apply(round, done)
+            applied = round
+            attendance.ended(round, done.members)
+            if step is not None and not done.was_kept:
+                site.stepped(round - before, step)
+            if site.evaluation_is_due(round, last):
+                await site.evaluate(round - before)
+                looked_at = round
+            if site.keeper.is_due(round):
+                await site.save(round)
+    except RoundsOver:  # before the last round, as time or a target has it
+        if applied > looked_at and site.evaluation_is_due(applied, applied):
+            await site.evaluate(applied - before)
+
+
+async def _averages(site: _Site, work: LocalWork, job: Job) -> None:
+    """Make local steps, and average the model when the period says so."""
+    period, last = job.scenario.period, job.scenario.stop.rounds
+    before = job.course.after_round
+    steps = work.local
+    loop = asyncio.get_running_loop()
+    flying: deque[asyncio.Task[Round]] = deque()  # averages on their way, oldest first
+    taken = before
+    attendance = site.attendance
+    if site.handed is None:
+        steps.resume_after(before)
+    else:
+        taken = steps.begun
+
+    async def average(number: int, parts: Sequence[Floats]) -> Round:
+        more = not period.calls and number < last and not steps.is_fragmented
+        more = more and not attendance.lets_in_before(number + 1)
+        return await site.exchange(number, parts, more, period.calls)
+
+    async def begin() -> None:
+        await let_in()  # where it could not be done before, as some average was on its way
+        parts = await site.off_the_loop(work.begin)
+        flying.append(loop.create_task(average(steps.begun, parts)))
+
+    async def let_in() -> None:
+        if attendance.lets_in_before(steps.begun + 1):
+            while flying:
+                await take_one()
+            await site.let_in_before(steps.begun + 1, dict)
+
+    async def take() -> None:
+        await take_one()
+        # The model is the same at all sites only until the next step.
+        if not flying and steps.begun < last:
+            await let_in()
+
+    async def take_one() -> None:
+        nonlocal taken
+        # Not the task itself: a cancellation would be its own, and lost where it ends just then.
+        await asyncio.wait({flying[0]})
+        done = flying.popleft().result()
+        taken += 1
+        attendance.ended(taken, done.members)
+        agreed = await site.off_the_loop(partial(work.take, done.seconds))
+        sum_of = None if agreed is None else await site.off_the_loop(partial(site.check, agreed))
+        await site.agent.round_ended(done, sum_of)
+        if site.keeper.is_due(taken):
+            await site.save(taken)
+
+    try:
+        while steps.begun < last:
+            if site.agent.has_kept:  # the next average is over, or goes on without this site
+                if not flying:
+                    await begin()
+                await take()
+                continue
+            step = await site.local_step(steps.steps, site.assigned.samples, nullcontext())
+            await site.off_the_loop(partial(work.step, step.compute_s))
+            site.stepped(steps.begun + 1 - before, step)
+            while steps.is_ripe:
+                await take()
+            if steps.is_due(site.agent.is_awaited()):
+                if steps.is_full:
+                    await take()
+                await begin()
+                while steps.is_ripe:
+                    await take()
+            if site.evaluates_step(steps.steps) and steps.begun < last:
+                await site.evaluate(taken - before, steps.steps)
+        while flying:
+            await take()
+    except RoundsOver:
+        pass
+    finally:
+        for task in flying:
+            task.cancel()
+        await asyncio.gather(*flying, return_exceptions=True)
+    await site.off_the_loop(steps.finish)
+    if site.assigned.learns:
+        await site.evaluate(taken - before, steps.steps)
+
+
+async def _gossip(site: _Site, work: LocalWork, scenario: Scenario) -> None:
+    """Make local steps, send the model to some neighbours, and use what comes of theirs.
+
+    In the end all models become their mean, each counting by its weight.
+    """
+    steps, gossip = work.local, GossipRun(site.agent, work.local)
+    gossip.begin()
+    while steps.begun < scenario.stop.rounds and await gossip.may_step():
+        step = await site.local_step(steps.steps, site.assigned.samples, nullcontext())
+        await site.off_the_loop(partial(work.step, step.compute_s))
+        site.stepped(1, step)
+        if gossip.stepped():
+            site.world.round_begins(steps.begun + 1)
+            gossip.send()
+        if site.evaluates_step(steps.steps):
+            await site.evaluate(0, steps.steps)
+
+    async def mean(elements: Floats) -> Round:
+        return await site.exchange(1, [elements])
+
+    done, agreed = await gossip.finish(mean)
+    await site.agent.round_ended(done, await site.off_the_loop(partial(site.check, agreed)))
+    if site.assigned.learns:
+        await site.evaluate(1, steps.steps)
+
+
+async def _iterate(site: _Site) -> None:
+    """Pull, step and push, as the pace permits; a site that only serves is never permitted."""
+    async with _evaluating(site):
+        await _permitted(site)
+
+
+@asynccontextmanager
+async def _evaluating(site: _Site) -> AsyncIterator[None]:
+    """Let a server that holds all of the model evaluate it, while it serves and in the end.
+
+    It does so after each ``evaluate_every`` rounds: as many updates as workers make in so many,
+    those among them that are discarded. Where it is told when to look, it does in the end alone.
+    """
+    held, every = site.partition, site.assigned.evaluate_every
+    if held is None or every is None or not site.watches:
+        yield
+        return
+    settled = 0  # as the model was looked at last
+    looking = asyncio.Lock()  # a look that has begun ends before the next
+
+    async def see(round: int) -> None:
+        nonlocal settled
+        async with looking:
+            settled = site.agent.settled
+            await site.off_the_loop(held.show)
+            await site.evaluate(round)
+
+    async def watch() -> None:
+        while not site.assigned.looks_when_told:
+            seen = settled // site.workers
+            await site.agent.settle((seen + every) * site.workers)
+            await see(site.agent.settled // site.workers)
+
+    watching = asyncio.get_running_loop().create_task(watch())
+    try:
+        yield
+    finally:
+        async with looking:
+            watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+    if site.agent.settled > settled:
+        await see(-(-site.agent.settled // site.workers))
+
+
+async def _permitted(site: _Site) -> None:
+    agent = site.agent
+    update = site.group.welcome.updates  # that an earlier process of this site has made
+    while (permission := await site.group.pull()) is not None:
+        update, samples = permission.update, permission.samples
+        if site.assigned.looks_when_told:
+            is_due = permission.looks and site.assigned.learns
+        else:
+            is_due = update > 1 and site.evaluation_is_due(update - 1) and not site.watches
+        if is_due:
+            await site.evaluate(update - 1)
+        client, share = permission.client, site.share
+        if client is not None:
+            by_data = await site.off_the_loop(partial(site.assigned.stand_for, client, update))
+            share = by_data if site.merge.weighs_data else 1.0
+        passing = agent.unless_abandoned(permission)
+        step = await site.local_step(update - 1, samples, passing, client)
+        if client is not None:
+            async with agent.unless_abandoned(permission):
+                await site.client_returns(client, update)
+        site.world.round_begins(update)
+        usual = site.assigned.samples
+        weight = share * (samples / usual if usual else 1.0)
+        buffer = site.assigned.pushed()
+        loss = step.loss if site.merge.asks_loss else None  # the log has it with the step
+        if agent.push(permission, buffer, weight, samples, step.compute_s, loss):
+            site.stepped(update, step)
+    if site.index == min(agent.last_receivers, default=None) and site.assigned.learns:
+        await site.evaluate(update)
+
+
+class _EventBuffer:
+    """What a site saw and has not reported yet.
+
+    Moments are told by the site's clock, which may be wrong; durations are measured by the loop's,
+    as a real process measures them by a clock that nobody sets.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._group: AsyncGroup | None = None
+        self._site = 0
+        self._every_s = 0.0
+        self._began_s = 0.0  # by this site's clock
+        self._events: list[events.Event] = []
+        self._sent_bytes: dict[int, int] = {}
+        self._loop = asyncio.get_running_loop()
+        self._sampled_s = 0.0  # by the loop's time
+
+    def begin(self, group: AsyncGroup, every_s: float) -> None:
+        """Count time from the beginning of the run, as this site saw it."""
+        self._group, self._site, self._every_s = group, group.index, every_s
+        self._sampled_s = self._loop.time()
+        # A site that has come back joined later.
+        self._began_s = self._world.clock_s() - (self._sampled_s - group.agent.began.result())
+
+    def now_s(self) -> float:
+        """Return seconds since the run began, by this site's clock; 0 before."""
+        return 0.0 if self._group is None else self._world.clock_s() - self._began_s
+
+    def write(self, event: events.Event) -> None:
+        self._events.append(event)
+
+    def refused(self, sender: int | None, error: PeerError) -> None:
+        """Write down that a message from another site was refused."""
+        self.write(
+            events.MessageRefused(
+                at_s=self.now_s(),
+                site=self._site,
+                sender=sender,
+                error=type(error).__name__,
+                detail=str(error),
+            )
+        )
+
+    def progressed(self) -> None:
+        """Report if it is time to; called whenever a message has been sent."""
+        if self._loop.time() - self._sampled_s >= self._every_s:
+            self.report()
+
+    def report(self) -> None:
+        """Send what was written down, and what each link carried since the last time."""
+        if self._group is None:
+            return
+        now_s, sent_bytes = self._loop.time(), self._group.agent.sent_bytes()
+        for target, count in sent_bytes.items():
+            if more := count - self._sent_bytes.get(target, 0):
+                self.write(
+                    events.LinkBytes(
+                        at_s=self.now_s(),
+                        source=self._site,
+                        target=target,
+                        seconds=now_s - self._sampled_s,
+                        payload_bytes=more,
+                    )
+                )
+        self._sent_bytes, self._sampled_s = sent_bytes, now_s
+        waiting, self._events = self._events, []
+        if waiting:
+            self._group.agent.report(tuple(events.encode(event).encode() for event in waiting))
