@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
@@ -624,93 +623,144 @@ def test_without_a_relay_of_an_auxiliary_path_the_run_ends_by_name(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pace", ['{kind = "r2sp"}'])
-def test_real_workers_train_on_when_one_is_killed(pace: str, tmp_path: Path) -> None:
-    kill_a_real_worker(pace, 8, 0.0, tmp_path)
+def test_real_workers_train_on_when_one_is_killed(tmp_path: Path) -> None:
+    kill_a_real_worker('{kind = "r2sp"}', tmp_path)
 
 
 @pytest.mark.slow
 def test_real_workers_train_on_when_a_leaf_of_a_tree_that_adds_up_is_killed(tmp_path: Path) -> None:
-    kill_a_real_worker('{kind = "bsp"}', 8, 0.0, tmp_path, below="a")
+    kill_a_real_worker('{kind = "bsp"}', tmp_path, below="a")
 
 
 @pytest.mark.slow
 def test_a_real_worker_that_was_killed_takes_part_again(tmp_path: Path) -> None:
-    assert kill_a_real_worker('{kind = "bsp"}', 5, 0.0, tmp_path, "a", back=True)
+    kill_a_real_worker('{kind = "bsp"}', tmp_path, below="a", back=True)
+
+
+ENDS_WHEN_TOLD = """
+from pathlib import Path
+
+import numpy as np
+from anabranch.learn.optimisers import Sgd
+
+class Work:
+    make_rule = Sgd(0.1).start
+
+    def __init__(self, over):
+        self.over = over
+        self.model, self.buffer = np.zeros(100_000, np.float32), np.zeros(100_000, np.float32)
+
+    def local_step(self, samples):
+        self.buffer[:] = self.model - 1.0
+
+    def apply(self, round): ...
+
+    def evaluate(self):
+        return float(self.over.exists())
+
+    def state_dict(self):
+        return {"model": {"all": self.model}}
+
+    def load_state_dict(self, state):
+        self.model[:] = state["model"]["all"]
+
+def make(context):
+    return Work(Path(context.options["over"]))
+"""
+
+
+def served_until_told(
+    folder: Path, edges: list[tuple[str, str]], pace: str
+) -> tuple[Path, Path, Path]:
+    """Write a scenario that ends once a file exists; return its path, its log's, and that file's.
+
+    However busy the machine is, a test then sees all that it waits for.
+    """
+    write_overlay(folder, "hub", edges, 1e8)
+    (folder / "told.py").write_text(ENDS_WHEN_TOLD)
+    path, over = folder / "scenario.toml", folder / "over"
+    path.write_text(
+        'overlay = "hub.toml"\nroute = {kind = "fapt", roots = ["server"]}\n'
+        f'serve = {{only = ["server"]}}\npace = {pace}\n'
+        "stop = {rounds = 1_000_000, at_target = true}\n"
+        "compute = {samples_per_s = 400}\n"
+        '[task]\nkind = "own"\nfactory = "told:make"\nfolder = "."\nbatch_size = 20\n'
+        f"evaluate_every_s = 0.1\ntarget_accuracy = 1.0\noptions = {{over = '{over}'}}\n"
+    )
+    return path, folder / "run.db", over
+
+
+def counted(log: Path, kind: type[Event], since: type[Event], site: int | None = None) -> int:
+    """Count events of a kind, of a site if one is given, after the last of another kind."""
+    count = 0
+    for _, event in read_events(log) if log.exists() else ():
+        if isinstance(event, kind) and site in (None, getattr(event, "site", None)):
+            count += 1
+        elif isinstance(event, since):
+            count = 0
+    return count
+
+
+def check_all_were_settled_once(happened: list[Event], workers: Iterable[int]) -> None:
+    """Check that no update was settled twice, and that these workers left none out."""
+    settled = [
+        (e.site, e.update) for e in happened if isinstance(e, UpdateApplied | UpdateDiscarded)
+    ]
+    assert len(set(settled)) == len(settled)
+    for worker in workers:
+        of_it = sorted(update for site, update in settled if site == worker)
+        assert of_it == [*range(1, len(of_it) + 1)]
 
 
 def kill_a_real_worker(
-    pace: str,
-    after: int,
-    then_s: float,
-    tmp_path: Path,
-    below: str = "server",
-    back: bool = False,
-) -> bool:
-    """Kill one so many updates, and then so many seconds, after the beginning.
+    pace: str, tmp_path: Path, below: str = "server", back: bool = False
+) -> None:
+    """Kill a worker after eight updates; end the run after ten more, or the tenth once it is back.
 
     Its updates go to the server through the site that it is below.
 
     Args:
         back: start it again at once.
-
-    Returns:
-        Whether it took part again before the end.
     """
-    updates = 70 if back else 12  # a process takes seconds to start
     edges = [("server", "a"), (below, "b"), ("server", "c")]
-    write_overlay(tmp_path, "hub", edges, 1e8)
-    (tmp_path / "scenario.toml").write_text(
-        'overlay = "hub.toml"\nroute = {kind = "fapt", roots = ["server"]}\n'
-        f'serve = {{only = ["server"]}}\npace = {pace}\nstop = {{rounds = {updates}}}\n'
-        'task = {kind = "exchange", elements = 100_000, batch_size = 20}\n'
-        "compute = {samples_per_s = 100}\n"
-    )
-    log, pids = tmp_path / "run.db", {}
-    at_s: list[float] = []  # when it is to die
+    path, log, over = served_until_told(tmp_path, edges, pace)
+    pids: dict[str, int] = {}
     started: list[subprocess.Popen[bytes]] = []
 
-    def kill_in_time() -> None:
-        if "site b" in pids and log.exists():
-            done = sum(isinstance(event, UpdateApplied) for _, event in read_events(log))
-            if done >= after:
-                at_s.append(time.monotonic() + then_s)
-            if at_s and time.monotonic() >= at_s[0]:
-                pid = pids.pop("site b")
-                again = command_of(pid) if back else None
-                os.kill(pid, signal.SIGKILL)
-                if again is not None:
-                    started.append(subprocess.Popen(**again))
+    def is_enough() -> bool:
+        if back:
+            is_there = counted(log, SiteJoined, SiteLost) > 0
+            return is_there and counted(log, UpdateApplied, SiteJoined, site=1) >= 10
+        is_lost = counted(log, SiteLost, RunStarted) > 0
+        return is_lost and counted(log, UpdateApplied, SiteLost) >= 10
 
-    overlay = load(str(tmp_path / "hub.toml"))
+    def look() -> None:
+        if "site b" in pids and counted(log, UpdateApplied, RunStarted) >= 8:
+            pid = pids.pop("site b")
+            again = command_of(pid) if back else None
+            os.kill(pid, signal.SIGKILL)
+            if again is not None:
+                started.append(subprocess.Popen(**again))
+        elif pids and "site b" not in pids and is_enough():
+            over.touch()
+
     try:
-        run_locally(
-            *(tmp_path / "scenario.toml", 0, overlay, log),
-            on_tick=kill_in_time,
-            on_started=pids.update,
-        )
-        ends = [process.wait(20) for process in started]
+        overlay = load(str(tmp_path / "hub.toml"))
+        run_locally(path, 0, overlay, log, on_tick=look, on_started=pids.update)
+        assert [process.wait() for process in started] == [0] * back
     finally:
         for process in started:
             process.kill()
             process.wait()
     happened = [event for _, event in read_events(log)]
-    went = Counter(event.site for event in happened if isinstance(event, WorkerWent))
-    assert (went[0], went[2]) == (updates, updates)
-    settled = [
-        (e.site, e.update) for e in happened if isinstance(e, UpdateApplied | UpdateDiscarded)
-    ]
-    assert len(set(settled)) == len(settled)
+    check_all_were_settled_once(happened, (0, 2))
     assert [event.site for event in happened if isinstance(event, SiteLost)] == [1]
-    replay(read_events(log))
     joined = [e.site for e in happened if isinstance(e, SiteJoined) and e.at_s > 0]
-    if joined:
-        assert (joined, ends) == ([1], [0])
-        assert max(update for site, update in settled if site == 1) == updates
-    else:
+    assert joined == [1] * back
+    if not back:
         applied = Counter(event.site for event in happened if isinstance(event, UpdateApplied))
-        assert applied[1] < updates
-    return bool(joined)
+        assert applied[1] < min(applied[0], applied[2])
+    replay(read_events(log))
 
 
 def command_of(pid: int) -> dict[str, Any]:
@@ -727,39 +777,25 @@ def command_of(pid: int) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pace", ['{kind = "r2sp"}'])
-def test_real_sites_train_on_when_their_connections_break(pace: str, tmp_path: Path) -> None:
-    break_real_connections(pace, [3, 11, 20], 0.0, tmp_path)
-
-
-def break_real_connections(pace: str, after: list[int], then_s: float, tmp_path: Path) -> None:
-    """Break all connections to the scheduler, each time so many updates and seconds later."""
-    hub(tmp_path, "server", "abc", 1e8)
-    path, log = tmp_path / "scenario.toml", tmp_path / "run.db"
-    path.write_text(
-        'overlay = "hub.toml"\nroute = {kind = "star", hub = "server"}\n'
-        f'serve = {{only = ["server"]}}\npace = {pace}\nstop = {{rounds = 12}}\n'
-        'task = {kind = "exchange", elements = 100_000, batch_size = 20}\n'
-        "compute = {samples_per_s = 100}\n"
-    )
-    due, at_s = sorted(after), list[float]()
+def test_real_sites_train_on_when_their_connections_break(tmp_path: Path) -> None:
+    """All connections to the scheduler break after 3, 11 and 20 updates."""
+    edges = [("server", "a"), ("server", "b"), ("server", "c")]
+    path, log, over = served_until_told(tmp_path, edges, '{kind = "r2sp"}')
+    due = [3, 11, 20]
 
     def break_in_time(relay: Relay) -> None:
-        if due and log.exists():
-            done = sum(isinstance(event, UpdateApplied) for _, event in read_events(log))
-            if done >= due[0]:
-                due.pop(0)
-                at_s.append(time.monotonic() + then_s)
-        if at_s and time.monotonic() >= at_s[0]:
-            at_s.pop(0)
+        if due and counted(log, UpdateApplied, RunStarted) >= due[0]:
+            due.pop(0)
             relay.break_all()
+        is_back = not due and counted(log, SiteResumed, RunStarted) >= 4
+        if is_back and counted(log, UpdateApplied, SiteResumed) >= 10:
+            over.touch()
 
     overlay = load(str(tmp_path / "hub.toml"))
-    broken = run_through_a_relay(path, overlay, log, break_in_time, limit_s=60.0)
+    broken = run_through_a_relay(path, overlay, log, break_in_time, limit_s=110.0)
     assert broken >= 4
     happened = [event for _, event in read_events(log)]
-    settled = [e.site for e in happened if isinstance(e, UpdateApplied | UpdateDiscarded)]
-    assert Counter(settled) == dict.fromkeys(range(3), 12)
+    check_all_were_settled_once(happened, range(3))
     assert sum(isinstance(event, SiteResumed) for event in happened) >= 4
     assert not any(isinstance(event, SiteLost) for event in happened)
 
