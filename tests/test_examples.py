@@ -38,10 +38,11 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 SCENARIOS = {path.stem: path for path in sorted(EXAMPLES.glob("scenarios/*.toml"))}
 OVERLAYS = {path.stem: path for path in sorted(EXAMPLES.glob("overlays/*.toml"))}
 PLANS = sorted(EXAMPLES.glob("plans/*.json"))
-# These take more than five seconds: large buffers, or a network that changes for long.
+# These take seconds each: large buffers, many rounds, or a network that changes for long.
 LONG = {
     *("routes", "packed-trees", "own-plan", "auxiliary-paths", "changing-network", "aware"),
-    "barrier",
+    *("barrier", "paces", "faults", "outages", "intermittent", "netstorm-pro", "netstorm-std"),
+    *("federated-clients", "federated-groups"),
 }
 # One group each, so that one worker simulates a scenario for all of its tests.
 EACH_SCENARIO = [

@@ -215,7 +215,7 @@ def test_a_run_that_ends_meanwhile_ends_well_for_the_sites_that_wait(
 
 
 @pytest.mark.parametrize("after_s", [3.0, 3.03, 3.05, 3.08, 3.1, 3.2])
-@pytest.mark.parametrize("top", ["", EVERY])
+@pytest.mark.parametrize("top", ["", pytest.param(EVERY, marks=pytest.mark.slow)])
 def test_a_run_that_stops_while_sites_come_back_ends_well(
     top: str, after_s: float, simulated: Simulate
 ) -> None:

@@ -55,6 +55,7 @@ def test_a_model_of_one_kind_of_tokens_refuses_the_other(name, other):
         build(name, load_task(other))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_transformers")
 @pytest.mark.parametrize("name", ["bert", "t5-small"])
 def test_a_published_size_has_the_shapes_of_its_profile_and_fits_its_task(name):
