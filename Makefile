@@ -10,10 +10,10 @@ demo: $(VENV)/ready  ## nine sites of this machine train one model over three ro
 	$(BIN)/anabranch demo
 
 # Tests that share something, a fixture or the machine's namespaces, are in one xdist_group each.
+# More workers than cores: they wait for a seventh of their time, and slow ones for a quarter.
 test: $(VENV)/ready  ## the fast tests, doctests and examples; warnings are errors
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow"
+	$(BIN)/pytest -n 3 --dist loadgroup -m "not slow"
 
-# More workers than cores: these tests wait for a quarter of their time.
 test-slow: $(VENV)/ready  ## real processes, emulated links (root only), every order
 	$(BIN)/pytest -n 3 --dist loadgroup -m slow
 
