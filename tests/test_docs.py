@@ -128,9 +128,7 @@ def test_the_first_hour_reads_at_most_2500_lines() -> None:
     assert [path for path, _ in stops if f"\n`{path}`" not in text] == []
 
 
-MECHANISMS = sorted(
-    page for page in ROOT.glob("docs/mechanisms/*.md") if page.name != "dependencies.md"
-)
+MECHANISMS = sorted(ROOT.glob("docs/mechanisms/*.md"))
 
 
 @pytest.mark.parametrize("page", MECHANISMS, ids=lambda page: page.name)
