@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from anabranch.exchange.actions import Action, LetterCut, LetterHere, Send
+from anabranch.exchange.actions import Action, LetterArrived, LetterTruncated, Send
 from anabranch.exchange.letters import FIRST, Letters
 from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
@@ -85,7 +85,7 @@ class Net:
                 if isinstance(action, Send):
                     self.put([action])
                     continue
-                assert isinstance(action, LetterHere)
+                assert isinstance(action, LetterArrived)
                 assert action.sender == sender
                 self.said.append((sender, to, action.number, action.is_answer))
 
@@ -116,9 +116,9 @@ class Net:
         self.unsent[site, to] = [send for send in waiting if is_answer(send)]
         told = self.sites[site].take_back(to, [send.message.chunk for send in unsent])
         for each in told:
-            if isinstance(each, LetterCut):
+            if isinstance(each, LetterTruncated):
                 self.ends.append((site, to, each.number))
-            elif isinstance(each, LetterHere):
+            elif isinstance(each, LetterArrived):
                 self.said.append((to, site, each.number, True))
 
     def use(self) -> None:
@@ -252,7 +252,7 @@ def test_what_was_learnt_on_the_way_is_kept_by_pairs() -> None:
     assert (other == 2.0).all()
     other += 3.0  # and one while the answer is
     said = [action for send in answers for action in take(first, send)]
-    assert said == [LetterHere(1, FIRST, True)]
+    assert said == [LetterArrived(1, FIRST, True)]
     assert first.use()
     assert not first.use()
     assert (one == 3.0).all()
@@ -304,7 +304,7 @@ def test_copies_are_counted_and_given_up() -> None:
     assert letters.copies == 2
     assert letters.take_back(1, [0, 1, 2]) == []  # nothing of it was sent
     assert [letters.cut_short(to) for to in (1, 2, 3)] == [None, None, None]
-    assert letters.take_back(2, [2]) == [LetterCut(2, FIRST)]
+    assert letters.take_back(2, [2]) == [LetterTruncated(2, FIRST)]
     assert [letters.cut_short(to) for to in (1, 2, 3)] == [None, FIRST, None]
     assert (letters.copies, letters.oldest, {*letters.awaited}) == (1, 3, {2, 3})
     assert letters.again(2) == []

@@ -228,7 +228,7 @@ def test_chunks_whose_tree_is_not_known_yet_wait_in_the_same_way() -> None:
     assert middle.room.left == ELEMENTS - 4
     assert said(middle.reduction.deal(CHUNKS[1:])) == [("sum", 1, 0, [4.0] * 4)]
     assert middle.room.left == ELEMENTS
-    with pytest.raises(OutOfPlaceMessage, match="trees that its plan has not"):
+    with pytest.raises(OutOfPlaceMessage, match="trees that its plan does not have"):
         middle.reduction.deal((Chunk(2, 1, 0, 4),))
 
 

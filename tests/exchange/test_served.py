@@ -14,13 +14,13 @@ from msgspec import structs
 
 from anabranch.exchange.actions import (
     Action,
-    ModelHere,
-    Quiet,
+    Drained,
+    ModelArrived,
     Receipt,
     Send,
     Stray,
     Total,
-    UpdateHere,
+    UpdateArrived,
 )
 from anabranch.exchange.arithmetic import Flat, Floats, Sized
 from anabranch.exchange.partition import ServerPartition, Update
@@ -97,9 +97,9 @@ class Sites:
         while happening:
             site, action = happening.popleft()
             match action:
-                case UpdateHere():
+                case UpdateArrived():
                     self.came.append((site, (action.worker, action.update)))
-                case ModelHere():
+                case ModelArrived():
                     self.whole.append((site, action.update))
                 case Send(message=message):
                     assert message.path[0] == site
@@ -254,7 +254,7 @@ def test_a_model_that_comes_ahead_of_the_news_of_its_epoch_is_kept_until_that_co
     sent = sends(actions)
     assert [send.message.path for send in sent] == [(1, 2), (1, 3)]
     assert {send.message.exchange for send in sent} == {7}
-    assert [each for each in actions if isinstance(each, ModelHere)] == [ModelHere(7)]
+    assert [each for each in actions if isinstance(each, ModelArrived)] == [ModelArrived(7)]
     np.testing.assert_array_equal(model, normal(7))
     assert arrives(middle, 0, 6, 1) == []  # for a worker that was lost
 
@@ -293,7 +293,7 @@ def test_a_part_that_is_retired_throws_away_what_comes_and_is_quiet_once_all_has
     part.retire()
     assert not part.is_quiet  # the payload may still be written into the model
     assert part.receive(Result(2, 1, 1, (0, 1), TERMS.code), 2000).target is None
-    assert part.received(half) == [Quiet()]
+    assert part.received(half) == [Drained()]
     assert part.is_quiet
     assert part.receive(up(1, (2, 1)), 2000).target is None
 
@@ -305,7 +305,7 @@ def test_a_part_that_is_retired_waits_for_no_neighbour_that_is_gone() -> None:
     assert part.gone(0) == []
     part.receive(Result(1, 1, 1, (0, 1), TERMS.code), 2000)
     part.retire()
-    assert part.gone(0) == [Quiet()]
+    assert part.gone(0) == [Drained()]
 
 
 def test_a_group_that_is_formed_later_begins_with_the_update_that_its_workers_go_on_with() -> None:
@@ -320,7 +320,7 @@ def test_a_group_that_is_formed_later_begins_with_the_update_that_its_workers_go
     for worker in (1, 2):
         receipt = server.receive(up(7, (worker, 0)), 4000)
         actions = server.received(receipt)
-    assert actions == [UpdateHere(1, 7), UpdateHere(2, 7)]
+    assert actions == [UpdateArrived(1, 7), UpdateArrived(2, 7)]
 
 
 def test_what_is_not_awaited_is_refused() -> None:
@@ -467,7 +467,7 @@ class World:
                 self.sent[message.path[0], message.path[-1]].append(key)
                 self.flying.append(action)
             else:
-                assert isinstance(action, UpdateHere)
+                assert isinstance(action, UpdateArrived)
 
     def begin(self, back: Collection[int] = ()) -> None:
         """Let all workers that live compute another update; they push when it is their turn.
@@ -779,7 +779,7 @@ def test_without_numbers_the_same_is_sent() -> None:
     assert isinstance(send.message, PartialSum)
     assert (send.message.weight, len(bytes_of(send))) == (3.0, 4 * FEW)
     here = root.received(root.receive(send.message, 4 * FEW))
-    assert here == [UpdateHere(1, 1), UpdateHere(2, 1)]
+    assert here == [UpdateArrived(1, 1), UpdateArrived(2, 1)]
     [(updates, total)] = took
     assert (updates, total.chunk, total.weight) == (((1, 1), (2, 1)), chunks[0], 3.0)
     [model] = sends(root.serve([(1, 2), (2, 2)]))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anabranch.exchange._spread import Spread
-from anabranch.exchange.actions import Action, Held, Stray
+from anabranch.exchange.actions import Action, ChunkFinished, Stray
 from anabranch.exchange.arithmetic import Flat, Sized, arithmetic
 from anabranch.exchange.reduction import Room
 from anabranch.exchange.terms import Op, Terms, Wire
@@ -55,7 +55,7 @@ def test_a_result_is_handed_on_and_the_last_one_ends_the_spread() -> None:
     assert middle.begin() == []
     actions = middle.hear(0, 0, 7.0)
     assert said(actions) == [("result", 0, child, [7.0] * 4) for child in (2, 3)]
-    assert actions[-1] == Held(CHUNKS[0], 0)
+    assert actions[-1] == ChunkFinished(CHUNKS[0], 0)
     assert not middle.spread.is_complete
     middle.hear(0, 1, 8.0)
     assert middle.spread.is_complete
@@ -70,7 +70,7 @@ def test_the_root_hands_down_what_it_is_given() -> None:
     payload = np.full(4, 5.0, np.float32).data.cast("B")
     actions = root.spread.start(CHUNKS[1], payload, 1)
     assert said(actions) == [("result", 1, 1, [5.0] * 4)]
-    assert actions[-1] == Held(CHUNKS[1], 1)
+    assert actions[-1] == ChunkFinished(CHUNKS[1], 1)
 
 
 @pytest.mark.parametrize("wire", [Wire.FLOAT16, Wire.BFLOAT16])

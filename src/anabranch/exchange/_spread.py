@@ -1,9 +1,37 @@
-"""Handing down: one site's part in spreading results from the roots of a plan's trees. Pure.
+"""Spread: one site's part in handing results down from the roots of a plan's trees. Pure.
 
-A site sends a chunk on as soon as it is there, before it uses it. A subtree without receivers gets
-nothing; a lone receiver's chunks come from the roots directly, relayed by the sites in between.
+A site passes a chunk's result on before it reports the chunk as finished, since the sites below
+wait for it. A subtree without receivers gets nothing. A lone receiver's chunks come from the roots
+directly; the sites between relay them.
 
-What comes before the exchange has begun here, or before its chunk is dealt, is kept until then.
+**A chunk at one site**::
+
+               begin, deal            receive               received
+    not dealt -------------> dealt --------------> started ----------> held
+        |                      `----- start, at the root ---------------^
+        `--receive--> early, a copy; received again at ``deal``
+
+*Started* is a member of ``_started``; *held* counts in ``held``, and returns the ``Send`` actions
+to the sites below, then ``ChunkFinished``. An early result that proves wrong becomes a ``Stray``.
+
+**Where a payload goes.** ``receive`` chooses the first that applies:
+
+1. an early result: a copy, within ``Room``;
+2. a repairable exchange, the buffer in wire format: into the buffer, from left to right. The length
+   of what has landed is recorded, so that ``stop`` can say which elements hold the result;
+3. the buffer in wire format: into the buffer, directly;
+4. otherwise (another format, or a site that only passes results on): scratch memory. ``received``
+   converts it into the buffer.
+
+Messages to the sites below refer to that memory. So the buffer must stay unchanged until they have
+been sent; ``Unsent`` counts them.
+
+**What must never happen.**
+
+- A result overwrites own elements whose sum has not begun to leave (``_own_has_left``).
+- A result of one chunk is taken twice, or from a site that is not the parent in the chunk's tree.
+- After ``stop``, bytes still arrive in the buffer: a repair reads it by then. A closed landing
+  discards them.
 """
 
 from __future__ import annotations
@@ -13,7 +41,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anabranch.exchange.actions import Action, Held, Receipt, Send, Stray, Total
+from anabranch.exchange.actions import Action, ChunkFinished, Receipt, Send, Stray, Total
 from anabranch.exchange.arithmetic import Buffer, Payload, arithmetic
 from anabranch.exchange.reduction import Room, other_chunk, other_size, other_terms
 from anabranch.exchange.terms import op_of, wire_of
@@ -24,13 +52,13 @@ from anabranch.plan import Chunk, Place, Plan, places_down
 
 @dataclass(frozen=True, slots=True)
 class _Early:
-    """Where a result goes that comes before its chunk is dealt."""
+    """The copy of a result that arrives before its chunk is dealt."""
 
     payload: memoryview
 
 
 class _Landing:
-    """A result that goes into the buffer as it comes, from left to right."""
+    """A result that is being written into the buffer, from left to right."""
 
     __slots__ = ("_is_open", "landed_bytes", "memory")
 
@@ -40,13 +68,13 @@ class _Landing:
         self._is_open = True
 
     def take(self, offset_bytes: int, piece: memoryview) -> None:
-        """Put a piece where it belongs; none, once this is closed."""
+        """Write a piece to its place; discard it once this is closed."""
         if self._is_open:
             self.landed_bytes = offset_bytes + len(piece)
             self.memory[offset_bytes : self.landed_bytes] = piece
 
     def close(self) -> None:
-        """Let what still comes be thrown away."""
+        """Discard all later pieces."""
         self._is_open = False
 
 
@@ -54,21 +82,22 @@ class Spread:
     """One site's part in one epoch of one exchange.
 
     Args:
-        site: this site.
+        site: this site's index.
         exchange: the exchange's number, which its messages carry.
-        terms: their code, see :class:`anabranch.exchange.terms.Terms`.
-        room: for what comes before its chunk is dealt.
+        terms: the code of its :class:`anabranch.exchange.terms.Terms`.
+        room: bounds data that arrives before its chunk is dealt.
         epoch: how often the set of receivers had changed.
-        lands_in_order: whether every element of the buffer must have, at any moment, either the
-            result or what this site contributes, and it is known which.
+        lands_in_order: whether it must be known at any moment which elements of the buffer hold the
+            result; all others then hold this site's contribution.
         by_nodes: see :func:`anabranch.plan.places_down`; true where receivers may be lost.
 
     Attributes:
-        is_complete: whether all that is to pass here has.
-        held: how many chunks have passed here, or are in this site's buffer.
+        exchange, epoch, terms: see above.
+        is_complete: whether every result that passes through this site has.
+        held: the number of chunks whose result has passed, or is in this site's buffer.
         held_by_tree: the same by tree.
-        latest: the tree of the chunk that was last to get here, and the neighbour that sent it;
-            None before the first, and where none did.
+        latest: the tree of the chunk held last, and the neighbour that sent it, None at its root;
+            None before the first chunk.
     """
 
     def __init__(
@@ -84,7 +113,7 @@ class Spread:
         self.exchange = exchange
         self._by_nodes = by_nodes
         self._lands_in_order = lands_in_order
-        self._landing: dict[int, _Landing] = {}  # by chunk, what comes just now
+        self._landing: dict[int, _Landing] = {}  # results being written now, by chunk
         self.epoch = epoch
         self.terms = terms
         self._site = site
@@ -94,14 +123,14 @@ class Spread:
         self._places: tuple[Place, ...] = ()
         self._buffer: Buffer | None = None
         self._receives = False
-        self._memory: memoryview | None = None  # all of the buffer, if it is in the wire's format
+        self._memory: memoryview | None = None  # the whole buffer's, if it is in wire format
         self._own_sums: Mapping[int, Send | None] | None = None
         self._chunks: list[Chunk] = []
         self._total = 0
-        self._due = 0  # chunks dealt that pass here, or end here
-        self._started: set[int] = set()  # chunks that have begun to come, or began here
-        self._early: list[tuple[Result, memoryview]] = []
-        self._early_elements = 0  # of room taken: of those, and of what comes just now
+        self._due = 0  # chunks dealt so far whose result passes, or ends, at this site
+        self._started: set[int] = set()  # chunks whose result has begun to arrive, or began here
+        self._early: list[tuple[Result, memoryview]] = []  # complete, but not dealt
+        self._early_elements = 0  # of room taken, by those and by early results in arrival
         self.is_complete = False
         self.held = 0
         self._held_ranges: list[tuple[int, int]] = []
@@ -116,15 +145,16 @@ class Spread:
         receivers: frozenset[int] | None = None,
         own_sums: Mapping[int, Send | None] | None = None,
     ) -> None:
-        """Take in under which plan the exchange runs, and who receives.
+        """Set the plan of the exchange and its receivers.
 
         Args:
-            plan: the one plan that every site runs this exchange under.
-            total: how many chunks the buffer has.
-            buffer: this site's; None where it only passes results on.
-            receivers: whose buffers results go to; None for every member of the plan.
-            own_sums: those of this site's that must have begun to leave before a chunk's result
-                comes, since that overwrites them; None where there are none.
+            plan: the one plan under which every site runs this exchange.
+            total: the number of chunks in the buffer.
+            buffer: this site's buffer; None where it only passes results on.
+            receivers: the sites whose buffers get results; None for every member of the plan.
+            own_sums: this site's sums by chunk, see :class:`Reduction`. Each must have begun to
+                leave before its chunk's result arrives, which overwrites the elements. None where
+                this site does not contribute.
         """
         self._plan, self._total, self._buffer = plan, total, buffer
         self._own_sums = own_sums
@@ -135,11 +165,11 @@ class Spread:
         self.held_by_tree = [0] * len(self._places)
 
     def passes_on(self, chunk: Chunk) -> bool:
-        """Return whether a chunk is for this site, or goes on from here."""
+        """Return whether a chunk's result is for this site, or for a site below it."""
         return self._receives or bool(self._places[chunk.tree].paths_down)
 
     def reach(self, epoch: int, receivers: frozenset[int]) -> None:
-        """Hand on to these receivers from now on."""
+        """Pass later chunks on to these receivers, in this epoch."""
         assert self._plan is not None
         self.epoch = epoch
         self._places = places_down(self._plan, self._site, receivers, self._by_nodes)
@@ -158,18 +188,18 @@ class Spread:
         return actions
 
     def start(self, chunk: Chunk, payload: Payload, sender: int | None) -> list[Action]:
-        """Hand down a chunk from its root.
+        """Hand down a chunk's result from its root, this site.
 
         Args:
-            chunk: whose result is in this site's buffer, if it receives.
-            payload: the result as it travels.
-            sender: the neighbour whose part of the sum came last, for the record.
+            chunk: the chunk; its result is in this site's buffer already, if the site receives.
+            payload: the result in wire format.
+            sender: the child whose sum arrived last, for ``latest``; None if there is none.
         """
         self._started.add(chunk.index)
         return self._pass_on(chunk, payload, sender)
 
     def take(self, total: Total) -> list[Action]:
-        """Turn a whole sum round: make the result of it, and hand that down."""
+        """Make the result of a complete sum, and hand it down."""
         assert self._buffer is not None
         payload = self._arithmetic.finish(
             total.chunk,
@@ -184,10 +214,9 @@ class Spread:
         """Return where a result goes.
 
         Raises:
-            OutOfPlaceMessage: other terms, another plan, chunk, size or source than the exchange
-                has; it comes before this site's own sum has left; or there is no room for what
-                comes early.
-            DuplicateMessage: it has come before.
+            OutOfPlaceMessage: the terms, plan, chunk, size or source are not this exchange's; this
+                site's own sum has not left; or there is no room for an early result.
+            DuplicateMessage: the result has arrived, or begun to.
         """
         if message.terms != self.terms:
             raise other_terms(message)
@@ -247,7 +276,7 @@ class Spread:
         return send is None or send.has_left
 
     def received(self, receipt: Receipt) -> list[Action]:
-        """Take in a result all of which is there."""
+        """Take in a complete result."""
         message = receipt.message
         assert isinstance(message, Result)
         if isinstance(receipt.into, _Early):
@@ -271,7 +300,7 @@ class Spread:
         return self._pass_on(chunk, payload, message.path[0])
 
     def _land(self, chunk: Chunk, receipt: Receipt) -> Payload:
-        """Put what came apart into the buffer; return what is to be passed on."""
+        """Copy a result from scratch memory into the buffer; return the payload to pass on."""
         assert isinstance(receipt.into, np.ndarray)
         assert receipt.target is not None
         if self._receives:
@@ -309,14 +338,14 @@ class Spread:
         self.latest = chunk.tree, sender
         if self.held >= self._due:
             self._note_progress()
-        actions.append(Held(chunk, sender))
+        actions.append(ChunkFinished(chunk, sender))
         return actions
 
     def _note_progress(self) -> None:
         self.is_complete = len(self._chunks) == self._total and self.held >= self._due
 
     def drop_early(self, why: str) -> list[Action]:
-        """Throw away what has come before its chunk was dealt."""
+        """Drop all early results, for the reason ``why``."""
         strays: list[Action] = [Stray(message.path[0], why) for message, _ in self._early]
         for _, payload in self._early:
             self._give_room(payload)
@@ -329,7 +358,10 @@ class Spread:
         self._early_elements -= elements
 
     def stop(self) -> list[tuple[int, int]]:
-        """Put no more into the buffer; return the elements whose result is there, as they came."""
+        """Write no more into the buffer; return the element ranges that hold the result.
+
+        The ranges are in order of arrival.
+        """
         item_bytes = self._arithmetic.item_bytes
         held = [*self._held_ranges]
         for index, landing in self._landing.items():
@@ -341,7 +373,7 @@ class Spread:
         return held
 
     def release(self) -> None:
-        """Give back the room that early data takes; nothing more comes of this exchange."""
+        """Free the room that early data takes, at the end of this exchange."""
         self._room.left += self._early_elements
         self._early_elements = 0
         self._early = []

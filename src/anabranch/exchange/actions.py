@@ -1,4 +1,9 @@
-"""What follows from a message or a call, as values: what an exchange answers by. Pure."""
+"""Actions: the values by which an exchange tells its site what to do next. Pure.
+
+The pure part sends nothing and calls no owner back. Each call returns a list of actions, in the
+order in which the site must execute them. So a test needs no network, and a reader sees every
+effect of a call in its return value.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +18,14 @@ from anabranch.plan import Chunk
 
 @dataclass(slots=True, eq=False)
 class Unsent:
-    """Counts the messages that must be sent before an exchange has ended here.
+    """Counts the messages of an exchange that still refer to its buffer.
+
+    An exchange ends at a site only at zero: a caller that got its buffer back earlier would change
+    bytes that are yet to be sent.
 
     Attributes:
-        none_left: called each time that the last of them has been sent.
-        count: those that have not been sent.
+        none_left: called each time the count reaches zero.
+        count: messages not sent yet.
     """
 
     none_left: Callable[[], None]
@@ -26,16 +34,18 @@ class Unsent:
 
 @dataclass(slots=True, eq=False)
 class Send:
-    """Send this.
+    """Send a chunk message along its path.
 
-    A message that never will be sent, as its lane is gone, ends like one that has been.
+    A message whose lane is lost ends like a message that was sent: ``free`` and ``then`` are
+    called, and ``counted`` is decreased. Otherwise its exchange would wait for ever.
 
     Attributes:
-        has_left: whether it has begun to leave this site; the lane that sends it says so here.
-        free: gives the payload's memory to other sums; called once it has been sent. Or None.
-        then: called with it once it has been sent; or None.
+        message, payload: what to send.
+        has_left: whether the lane has begun to send it; set by the lane.
+        free: returns the payload's memory to the scratch; called once it has been sent. Or None.
+        then: called with this object once it has been sent; or None.
         counted: counts it until it has been sent; or None.
-        is_spare: whether it uses what other exchanges leave of its lane.
+        is_spare: whether it yields to all other traffic on its lane.
     """
 
     message: ChunkMessage
@@ -49,15 +59,15 @@ class Send:
 
 @dataclass(slots=True)
 class Total:
-    """At a root: the sum of a chunk is whole.
+    """At a root: the complete sum of a chunk.
 
     Args:
-        chunk: which.
-        values: shape (elements,).
-        weight: of all contributions.
-        divisor: what makes a mean of the values.
-        sender: the child whose part came last; None where none did.
-        is_scratch: whether the values' memory serves other sums once this one has been used.
+        chunk: the chunk.
+        values: the sum, shape (elements,).
+        weight: the sum of all contributions' weights.
+        divisor: ``values / divisor`` is the mean.
+        sender: the child whose sum arrived last; None where the root had no child to wait for.
+        is_scratch: whether the values' memory must go back to the scratch after use.
     """
 
     chunk: Chunk
@@ -69,12 +79,12 @@ class Total:
 
 
 @dataclass(slots=True)
-class Held:
-    """A chunk's result is in the buffer.
+class ChunkFinished:
+    """A chunk's result is in the buffer, or was passed on at a site without one.
 
     Args:
-        chunk: which.
-        sender: the neighbour that it came from; None at its root.
+        chunk: the chunk.
+        sender: the neighbour that sent it; at its root the child whose sum arrived last, or None.
     """
 
     chunk: Chunk
@@ -83,7 +93,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """Early data that turned out not to belong to the exchange, and was thrown away.
+    """Early data was dropped, because it does not belong to the exchange.
 
     Args:
         sender: the site that made it.
@@ -95,33 +105,33 @@ class Stray:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateHere:
-    """At a server: all of its part of a worker's update is here."""
+class UpdateArrived:
+    """At a server: every chunk of its part of a worker's update has arrived."""
 
     worker: int
     update: int
 
 
 @dataclass(frozen=True, slots=True)
-class ModelHere:
-    """At a worker: all of the model is here that an update will be computed on."""
+class ModelArrived:
+    """At a worker: every chunk of the model for one of its updates has arrived."""
 
     update: int
 
 
 @dataclass(frozen=True, slots=True)
-class Quiet:
-    """Nothing comes any more for a part of this site that was retired."""
+class Drained:
+    """No payload is being written into this site's model any more for a retired group."""
 
 
 @dataclass(frozen=True, slots=True)
-class LetterHere:
-    """All of a neighbour's letter is here, or all of its answer; perhaps once more.
+class LetterArrived:
+    """Every chunk of a neighbour's letter or answer has arrived; may repeat after a resend.
 
     Args:
-        sender: whose.
-        number: the letter's.
-        is_answer: which of the two.
+        sender: the neighbour.
+        number: the letter's number.
+        is_answer: whether it is an answer to this site's letter.
     """
 
     sender: int
@@ -130,37 +140,47 @@ class LetterHere:
 
 
 @dataclass(frozen=True, slots=True)
-class LetterCut:
-    """Part of a letter was sent, and the rest never will be: its receiver is to hear that."""
+class LetterTruncated:
+    """Only part of a letter was sent, and this site dropped the rest: tell the receiver."""
 
     receiver: int
     number: int
 
 
-class Taker(Protocol):
-    """A part of a site that payloads are for."""
+class PayloadOwner(Protocol):
+    """An object that issued a receipt and takes its payload."""
 
     def received(self, receipt: Receipt) -> list[Action]:
-        """Act on a payload all of which is there."""
+        """Act on a complete payload."""
 
 
 @dataclass(slots=True)
 class Receipt:
-    """Where a payload goes; hand it back when all of it is there.
+    """Where a payload goes. The site returns it to its owner once the payload is complete.
 
     Attributes:
-        message: that announced it.
-        target: memory of exactly its size; or None.
-        piece: takes it piece by piece, where there is no target; None throws it away.
-        into: what the one who gave it out knows it by.
-        owner: whom to hand it back to; None where it is void.
+        message: the message that announced the payload.
+        target: memory of exactly the payload's size; or None.
+        piece: where there is no target, called with each piece and its offset in bytes. None
+            discards the payload.
+        into: the issuer's opaque key.
+        owner: the object to return it to; None if the payload is void.
     """
 
     message: ChunkMessage
     target: memoryview | None = None
     piece: Piece | None = None
     into: object = None
-    owner: Taker | None = None
+    owner: PayloadOwner | None = None
 
 
-Action = Send | Held | Stray | UpdateHere | ModelHere | Quiet | LetterHere | LetterCut
+Action = (
+    Send
+    | ChunkFinished
+    | Stray
+    | UpdateArrived
+    | ModelArrived
+    | Drained
+    | LetterArrived
+    | LetterTruncated
+)

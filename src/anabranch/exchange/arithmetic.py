@@ -1,7 +1,39 @@
-"""What is done to the elements of a chunk: added up in float32, converted to and from the wire.
+"""Arithmetic of exchanges: adds up chunks in float32, and converts them to and from wire format.
 
-The protocol of an exchange is the same whether its numbers matter or not: who waits for whom, what
-is sent, in which order. A simulation that asks only how long exchanges take leaves the numbers out.
+**What travels and what a root does**, by op. w is a weight, x a contribution::
+
+    op      up a tree, float32 or int8      up, 16-bit           the root makes
+    MEAN    sum of w x                      sum of w x / sum w   the sum divided by the weights' sum
+    SUM     sum of w x                      the same             the sum
+    MAX     largest x, w ignored            the same             the largest
+    STEP    sum of w x                      sum of w x / sum w   a server's step (`partition`)
+    COPY    x of the one contributor        its bits, unrounded  the same bits
+    LETTER  no tree: models and answers of neighbours (`letters`)
+
+Sums are float32 on every site, whatever the wire format. In 16 bits a mean travels, because sums
+would leave float16's range; the parent multiplies it by its weight again.
+
+**A sum in progress** (:class:`Accumulator`) grows from the left, while pieces of several children
+arrive interleaved::
+
+    element   0 ............ reached ............ elements
+              | set; pieces   | not set; the first |
+              | are added     | piece sets them    |
+
+So memory need not be cleared first, no child's data waits in memory, and each piece costs one pass.
+
+**Size-only exchanges** (``Wire.SIZES``). Which site waits for which, and what is sent in which
+order, does not depend on the numbers. A simulation that only measures time leaves them out:
+:class:`Sized` and :class:`SizedSum` stand for a buffer and a sum, and no element is ever computed.
+
+**What must never happen.**
+
+- Two sites hold different bits of one result. The root therefore writes to its own buffer what its
+  encoded payload decodes to, not the sum before rounding.
+- A payload that is still to be sent lies in memory that another sum reuses (:class:`Scratch`).
+- One site stops on a NumPy warning (overflow, NaN) that its program turned into an error. The
+  others would wait for it; the same value reaches every site as data instead (``_in_silence``).
+- An integer is rounded or clipped: ``encode`` raises :class:`NotOnWireError`.
 """
 
 from __future__ import annotations
@@ -24,15 +56,16 @@ R = TypeVar("R")
 Floats = npt.NDArray[np.float32]
 Combine = Callable[..., object]
 Piece = Callable[[int, memoryview], None]
-MOST_INTEGER = 127  # either sign, of the wire's INT8
+MOST_INTEGER = 127  # magnitude, in the wire format INT8
 Payload = memoryview | Callable[[], memoryview]
-"""A payload, or what makes it when it begins to leave."""
+"""A payload, or a function that makes it when it begins to leave."""
 
 
 def _in_silence(call: Callable[P, R]) -> Callable[P, R]:
-    """Let NumPy say nothing of what overflows, or is no number: it is so at every site.
+    """Silence NumPy's floating-point warnings during a call.
 
-    Where a program turns its warnings into errors, one site would stop, and the others wait.
+    Overflows and NaNs are data, alike at every site. If a program turned the warnings into errors,
+    its site would stop in the middle of a sum, and the others would wait.
     """
 
     @wraps(call)
@@ -44,19 +77,19 @@ def _in_silence(call: Callable[P, R]) -> Callable[P, R]:
 
 
 class NotOnWireError(ValueError):
-    """A value that the wire's format cannot carry as it is."""
+    """A value that the wire format cannot represent exactly."""
 
 
 def check_integers(values: Floats, most: int = MOST_INTEGER, first: int = 0) -> None:
-    """Check that values can travel as INT8.
+    """Check that INT8 can represent values exactly.
 
     Args:
         values: float32, shape (elements,).
-        most: either sign.
-        first: index of the first, for the message.
+        most: the largest magnitude allowed.
+        first: the index of the first value in its buffer, for the error message.
 
     Raises:
-        NotOnWireError: one is no integer, or is too large; says which.
+        NotOnWireError: a value is no integer, or is too large; names the element.
 
     >>> check_integers(np.array([3, -127], np.float32))
     >>> try:
@@ -78,21 +111,24 @@ class Buffer(Protocol):
     """The memory that an exchange reads and overwrites, chunk by chunk.
 
     Attributes:
-        elements: how many there are.
+        elements: the number of elements.
     """
 
     @property
     def elements(self) -> int:
-        """How many there are."""
+        """The number of elements."""
 
     def read(self, start: int, stop: int) -> Floats:
-        """Return elements ``[start, stop)`` as float32: a view where they lie so, else a copy."""
+        """Return elements ``[start, stop)`` as float32: a view of the memory if possible."""
 
     def write(self, start: int, values: Floats) -> None:
         """Overwrite elements from ``start`` on."""
 
     def memory(self, start: int, stop: int, wire: Wire) -> memoryview | None:
-        """Return the bytes of elements ``[start, stop)`` if they lie in the wire's format."""
+        """Return the memory of elements ``[start, stop)`` if it is in this wire format, else None.
+
+        Writing to it changes the buffer.
+        """
 
 
 class Flat:
@@ -127,16 +163,16 @@ class Flat:
 
 
 def in_one_piece(buffer: Buffer) -> Buffer:
-    """Return the same memory as one array, if it lies so: its chunks are found sooner."""
+    """Return the buffer as one float32 array where its memory is one; chunks are found faster."""
     memory = buffer.memory(0, buffer.elements, Wire.FLOAT32)
     return buffer if memory is None else Flat(np.frombuffer(memory, np.float32))
 
 
 class Sized:
-    """A buffer without numbers.
+    """A buffer without numbers, for size-only exchanges.
 
     Args:
-        elements: how many it stands for.
+        elements: the number of elements that it stands for.
     """
 
     __slots__ = ("elements",)
@@ -158,22 +194,23 @@ class Sized:
 
 @lru_cache(maxsize=256)
 def _zeros(elements: int) -> Floats:
-    # Never written, so never in memory; read-only, so that it need not be copied either.
+    # The kernel maps pages only when they are written, so these take no memory. Read-only, because
+    # all callers share them.
     zeros = np.zeros(elements, np.float32)
     zeros.flags.writeable = False
     return zeros
 
 
 def payload_without_numbers(payload_bytes: int) -> memoryview:
-    """Return a payload of a chunk that has a size alone; it cannot be written."""
+    """Return a read-only payload of this size, for size-only exchanges."""
     return _zeros(-(-payload_bytes // 4)).data.cast("B")[:payload_bytes]
 
 
 class Scratch:
-    """Memory of sums that have left, for those that come: fresh pages cost as much as adding does.
+    """Recycles the memory of sums that have left. To map fresh pages costs as much as to add.
 
     Args:
-        most: arrays of each length that are kept.
+        most: the number of free arrays to keep, of each length.
 
     >>> scratch = Scratch(most=1)
     >>> first, second = scratch.take(5), scratch.take(5)
@@ -188,37 +225,40 @@ class Scratch:
         self._free: dict[int, list[Floats]] = {}
 
     def take(self, elements: int) -> Floats:
-        """Return an array of this length, with anything in it."""
+        """Return an array of this length with undefined contents."""
         free = self._free.get(elements)
         return free.pop() if free else np.empty(elements, np.float32)
 
     def give(self, array: Floats) -> None:
-        """Take back an array that ``take`` returned and that nothing refers to any more."""
+        """Take back an array from ``take``; no message may refer to it any more."""
         free = self._free.setdefault(len(array), [])
         if len(free) < self._most:
             free.append(array)
 
     def clear(self) -> None:
-        """Keep nothing."""
+        """Release all free arrays."""
         self._free.clear()
 
 
 class Accumulator:
     """The running weighted sum of one chunk at one site.
 
-    Children's sums arrive in pieces, several children at a time, each child's from left to right;
-    the site's own contribution may come before, between or after them. So the sum grows from the
-    left: ``[0, reached)`` holds the sum of everything that has come for those elements, and the
-    first piece to go past ``reached`` sets its elements instead of adding to them. No child's data
-    waits in memory, and no element is touched more often than it must be.
+    Children's sums arrive in pieces: several children interleaved, each child's from left to right.
+    The site's own contribution may come before, between or after them. So the sum grows from the
+    left. ``[0, reached)`` holds the sum of all pieces that have arrived for those elements. The
+    first piece beyond ``reached`` sets elements instead of adding to them.
 
     Args:
-        elements: length of the chunk.
-        combine: what adds two arrays, given as ``combine(a, b, out=...)``.
-        values: makes float32 of what came off the wire.
-        memory: for the sum, shape (elements,), made here if not given; with anything in it, or with
-            what the site contributes.
-        is_scratch: whether that memory serves other sums afterwards.
+        elements: the length of the chunk.
+        combine: adds two arrays, called as ``combine(a, b, out=...)``.
+        values: converts wire bytes to float32; None where they are float32.
+        memory: for the sum, shape (elements,); None to allocate. Its contents are ignored, unless
+            they are the site's own contribution, to be added with ``add_own``.
+        is_scratch: whether that memory goes back to the scratch afterwards.
+
+    Attributes:
+        sum: the sum so far, shape (elements,).
+        is_scratch: see above.
 
     >>> chunk = Accumulator(3)
     >>> chunk.add(0, np.array([1, 1], np.float32))
@@ -243,14 +283,14 @@ class Accumulator:
         self._combine = combine
         self._values = values
         self._reached = 0
-        self._own: Floats | None = None  # for elements not reached yet
+        self._own: Floats | None = None  # to be added to elements that are not reached yet
         self._own_weight = np.float32(1.0)
 
     @_in_silence
     def add_own(self, own: Floats, weight: float) -> None:
-        """Add ``weight * own``, shape (elements,); ``own`` must not change until the sum is whole.
+        """Add ``weight * own``, shape (elements,); ``own`` must not change before the sum is used.
 
-        Where no child's piece has come yet, it is added together with the first one that does.
+        Elements that no child's piece has reached get it together with the first such piece.
         """
         self._own, self._own_weight = own, np.float32(weight)
         if self._reached:
@@ -274,14 +314,14 @@ class Accumulator:
             self._reached = stop
 
     def take(self, offset_bytes: int, piece: memoryview) -> None:
-        """Add a child's piece as it comes off the network; see ``add``."""
+        """Add a child's float32 piece straight from the network; see ``add``."""
         self.add(offset_bytes // 4, np.frombuffer(piece, np.float32))
 
     @_in_silence
     def take_narrow(
         self, item_bytes: int, weight: float, offset_bytes: int, piece: memoryview
     ) -> None:
-        """Add a child's piece of one or two bytes an element, times a weight; see ``add``."""
+        """Add a child's piece of one- or two-byte elements, times a weight; see ``add``."""
         assert self._values is not None
         values = self._values(piece)
         if weight != 1.0:
@@ -294,8 +334,8 @@ class Accumulator:
         return own if self._own_weight == 1.0 else own * self._own_weight
 
 
-class Nothing:
-    """The sum of a chunk without numbers."""
+class SizedSum:
+    """The sum of a chunk in a size-only exchange: it has a length, and no numbers."""
 
     __slots__ = ("sum",)
     is_scratch = False
@@ -305,10 +345,15 @@ class Nothing:
 
 
 class Arithmetic:
-    """What an exchange of an op and a wire format does to elements; shapes are (elements,).
+    """The arithmetic of one op in one wire format; the shape of all arrays is (elements,).
 
     Args:
-        op, wire: see there.
+        op, wire: see :class:`Op` and :class:`Wire`.
+
+    Attributes:
+        op, wire: see above.
+        item_bytes: bytes of an element on the wire.
+        has_numbers: False for size-only exchanges.
     """
 
     def __init__(self, op: Op, wire: Wire) -> None:
@@ -327,18 +372,19 @@ class Arithmetic:
         own: tuple[Buffer, float] | None = None,
         start: int = 0,
         overwrites: bool = False,
-    ) -> Accumulator | Nothing:
-        """Return the sum of one chunk.
+    ) -> Accumulator | SizedSum:
+        """Return a new, empty sum of one chunk.
 
         Args:
-            elements: of the chunk.
-            scratch: where to take its memory from.
-            own: what this site adds, and its weight; None for nothing, or for nothing yet.
-            start: of the chunk in that.
-            overwrites: whether the sum may lie in that very memory; it does where that is float32.
+            elements: the length of the chunk.
+            scratch: provides its memory; None to allocate.
+            own: this site's buffer and weight; None if it adds nothing, or adds it later.
+            start: the chunk's first element in that buffer.
+            overwrites: whether the sum may lie in the buffer's own memory, to save a copy. It does
+                where that is float32.
         """
         if not self.has_numbers:
-            return Nothing(elements)
+            return SizedSum(elements)
         values = None if self.item_bytes == 4 else self.values
         lies: memoryview | None = None
         memory: Floats | None = None
@@ -354,22 +400,22 @@ class Arithmetic:
         return gathering
 
     def add_own(
-        self, gathering: Accumulator | Nothing, own: tuple[Buffer, float], start: int
+        self, gathering: Accumulator | SizedSum, own: tuple[Buffer, float], start: int
     ) -> None:
-        """Add what a site contributes to a chunk; see ``gather``."""
+        """Add this site's contribution to a chunk's sum; see ``gather``."""
         if isinstance(gathering, Accumulator):
             buffer, weight = own
             part = buffer.read(start, start + len(gathering.sum))
             gathering.add_own(part, 1.0 if self.op == Op.MAX else weight)
 
-    def intake(self, gathering: Accumulator | Nothing, weight: float) -> Piece | None:
-        """Return what takes a child's payload into a sum, piece by piece; None if none need be.
+    def intake(self, gathering: Accumulator | SizedSum, weight: float) -> Piece | None:
+        """Return a function that adds a child's pieces to a sum; None in a size-only exchange.
 
         Args:
             gathering: see ``gather``.
-            weight: that the child's sum carries.
+            weight: the weight in the child's message.
         """
-        if isinstance(gathering, Nothing):
+        if isinstance(gathering, SizedSum):
             return None
         if self.item_bytes == 4:
             return gathering.take
@@ -378,18 +424,19 @@ class Arithmetic:
 
     @_in_silence
     def payload_up(self, total: Floats, weight: float) -> memoryview:
-        """Return the bytes that travel up for a sum and its weight.
+        """Return the payload for the parent, from a sum and its weight.
 
-        In two bytes an element the mean so far travels, since sums would leave float16's range.
+        In 16 bits the mean so far travels, since sums would leave float16's range.
         """
         if self._travels_as_mean and weight != 1.0:
             total = total / np.float32(weight)
         return self.encode(total)
 
     def own_payload(self, buffer: Buffer, start: int, stop: int, weight: float) -> Payload:
-        """Return the bytes that travel up for a site's own elements alone.
+        """Return the payload for the parent, from this site's own elements alone.
 
-        They are their own memory if that will do, else made when they leave: a copy need not wait.
+        It is the buffer's memory if the format allows. Otherwise it is a function that makes the
+        copy when the message leaves, so that no copy waits in a queue.
         """
         weight = 1.0 if self.op == Op.MAX or self._travels_as_mean else weight
         memory = buffer.memory(start, stop, self.wire) if weight == 1.0 else None
@@ -411,16 +458,16 @@ class Arithmetic:
         buffer: Buffer,
         scratch: Scratch | None = None,
     ) -> Payload:
-        """Write what a root makes of a chunk's sum into its buffer; return what to hand down.
+        """Write a root's result of a chunk into its buffer; return the payload to hand down.
 
-        What is handed down does not lie in the sum's memory, unless that is the buffer's.
+        The payload never lies in scratch memory, because that is reused at once.
 
         Args:
-            chunk: which.
-            total: its sum, which may be overwritten.
-            divisor: what makes a mean of it.
-            buffer: this site's.
-            scratch: takes the sum's memory back; None where that is not its own.
+            chunk: the chunk.
+            total: its complete sum; may be overwritten.
+            divisor: ``total / divisor`` is the mean.
+            buffer: this site's buffer.
+            scratch: takes the sum's memory back; None where that is not scratch memory.
         """
         payload = self._finish(chunk, total, divisor, buffer)
         if scratch is not None:
@@ -446,13 +493,15 @@ class Arithmetic:
             buffer.write(chunk.start, total)
             return lambda: self.encode(buffer.read(chunk.start, chunk.stop))
         payload = self.encode(total)
-        buffer.write(chunk.start, self.values(payload))  # the same bits as everywhere else
+        # The decoded payload, not `total`: every other site gets the rounded values.
+        buffer.write(chunk.start, self.values(payload))
         return payload
 
     def values(self, data: memoryview) -> Floats:
-        """Return the float32 that these bytes off the wire stand for.
+        """Return the float32 values of wire bytes.
 
-        Of halves that are copied, the bits as an integer: rounding would change NaNs.
+        In a 16-bit COPY a value is the bits read as an integer. A conversion to float would change
+        the bits of NaNs.
         """
         if self.item_bytes == 4:
             return np.frombuffer(data, np.float32)
@@ -463,7 +512,7 @@ class Arithmetic:
         return _tensor(data, self.wire).float().numpy()
 
     def encode(self, values: Floats) -> memoryview:
-        """Return the bytes that travel for these values; the values' own memory if it can be.
+        """Return the wire bytes of values; for float32 the values' own memory.
 
         Raises:
             NotOnWireError: the format is INT8, and a value is no integer in its range.
@@ -492,11 +541,11 @@ def _torch_type(wire: Wire) -> torch.dtype:
 def _tensor(data: memoryview, wire: Wire) -> torch.Tensor:
     import torch
 
-    # Torch warns of memory that it may not write to, which some networks hand over.
+    # PyTorch warns about read-only memory, which some networks deliver. So that is copied.
     return torch.frombuffer(bytearray(data) if data.readonly else data, dtype=_torch_type(wire))
 
 
 @lru_cache
 def arithmetic(op: Op, wire: Wire) -> Arithmetic:
-    """Return the arithmetic of an op and a wire format."""
+    """Return the arithmetic of an op and a wire format, one object for each pair."""
     return Arithmetic(op, wire)

@@ -1,7 +1,39 @@
 """Exchanges at one site: reduce up to the roots, turn there, spread down. Pure.
 
-Several go on at once, of different sizes and over different plans. Each is one object, made when
-it begins here or when a neighbour that is ahead sends the first of its data.
+**Data flow.** An exchange has two halves, which meet at the root of each chunk's tree::
+
+    own elements --contribute--> Reduction --PartialSum--> parent
+    children ------PartialSum------^   |
+                                       | at the root: Total
+                                       v
+    parent ------Result--------> Spread --Result--> children
+                                       `--> buffer: ChunkFinished
+
+**States at one site.** A site knows a neighbour's exchange before its own program does, if that
+neighbour is ahead. So an exchange begins by a call or by a message::
+
+    unknown --receive--> early --open, begin--> begun --all chunks dealt and done--> complete
+       |                   |                      |                                      |
+       `----open, begin----)----------------------^                                      |
+                           |                      |                                      v
+                           `--------stop----------`---> stopped                  end --> ended
+
+- *early*: the site sums partial sums, and keeps results, without knowing the plan. ``Room`` bounds
+  the elements that early data may take, over all exchanges of the site.
+- *begun*: the plan and the buffer are known. Chunks are dealt to trees, at once or in several
+  calls of ``deal``. Early data that does not fit the plan becomes a ``Stray``.
+- *complete*: every result is in the buffer, and everything to pass on is in ``Send`` actions.
+- *ended*: a later message of this exchange is a ``DuplicateMessage``, since its sender repeats it.
+- *stopped*: a later message is discarded without an error, since its sender may not know yet.
+
+**What must never happen.**
+
+- A result overwrites this site's elements before the site's sum of them has begun to leave
+  (``own_sums``): the sum would then contain the result.
+- Data of other terms, of another plan version or of another size enters a sum.
+- A late message makes an ended exchange begin again: it would hold room, and never complete. So
+  the numbers of ended exchanges are remembered.
+- Early data grows without bound: a neighbour that runs ahead would fill this site's memory.
 """
 
 from __future__ import annotations
@@ -18,25 +50,27 @@ from anabranch.net.errors import DuplicateMessage, OutOfPlaceMessage
 from anabranch.net.messages import ChunkMessage, PartialSum, Result
 from anabranch.plan import Chunk, Plan
 
-_MOST_ENDED = 4096  # exchanges remembered as ended, beyond those without a gap
-_MOST_STOPPED = 1024
+# Numbers of ended exchanges that are remembered singly. A number that this site never ends (another
+# group's, say) leaves a gap below them; beyond this many, gaps count as ended too.
+_MOST_ENDED = 4096
+_MOST_STOPPED = 1024  # the highest numbers of stopped exchanges are remembered
 
 
 class Exchange:
     """One site's part in one exchange.
 
     Args:
-        site: this site.
-        number: the exchange's.
-        terms: their code, see :class:`anabranch.exchange.terms.Terms`.
-        room: for what comes before its chunk is dealt.
-        is_repairable: whether, until all of its result is here, every element of the buffer must
-            have either the result or this site's own contribution.
+        site: this site's index.
+        number: the exchange's number.
+        terms: the code of its :class:`anabranch.exchange.terms.Terms`.
+        room: bounds data that arrives before its chunk is dealt.
+        is_repairable: whether the exchange can be repaired after a loss. If so, every element of
+            the buffer always holds either the result or this site's own contribution.
 
     Attributes:
         number, terms: see above.
-        reduction, spread: the two halves; the second one takes what is whole in the first.
-        dealt: how many of the chunks have a tree.
+        reduction, spread: the two halves; at a root the spread takes the reduction's totals.
+        dealt: the number of chunks that have a tree.
     """
 
     def __init__(
@@ -61,20 +95,21 @@ class Exchange:
         receivers: frozenset[int] | None = None,
         followers: frozenset[int] = frozenset(),
     ) -> list[Action]:
-        """Take part, with this site's contribution.
+        """Begin the exchange here, with this site's contribution.
 
         Args:
-            plan: the one plan that every member runs this exchange under.
-            chunks: those whose trees are known, in order from the first.
-            total: how many chunks the buffer has.
-            buffer: what is contributed, and overwritten by the result.
-            weight: of the contribution, > 0.
-            source: the only contributor, whose elements the others get; None where all contribute.
-            receivers: whose buffers the result goes to; None for every member but a source.
-            followers: members that contribute nothing, where there is no source.
+            plan: the one plan under which every member runs this exchange.
+            chunks: the first chunks, in order, as far as their trees are known.
+            total: the number of chunks in the buffer.
+            buffer: this site's contribution; the result overwrites it.
+            weight: the contribution's weight, > 0.
+            source: the only contributor, in a broadcast; None where all contribute.
+            receivers: the sites whose buffers get the result. None for all members, without the
+                source if there is one.
+            followers: members that contribute nothing; only where there is no source.
 
         Raises:
-            OutOfPlaceMessage: early data was added to a sum, and does not belong there.
+            OutOfPlaceMessage: early data that does not belong to a sum was already added to it.
         """
         self._total = total
         buffer = in_one_piece(buffer)
@@ -88,7 +123,9 @@ class Exchange:
         self.reduction.begin(plan, total, self.spread, contributors)
         self.spread.begin(plan, total, buffer, receivers, own_sums)
         actions: list[Action] = []
-        if contributes:  # no result can be whole without this site's part
+        if contributes:
+            # No result can be complete without this site's contribution, so these are false. They
+            # would overwrite elements that have not left yet.
             actions += self.spread.drop_early("a result before this site's sum has left")
         actions += self.deal(chunks)
         if contributes:
@@ -99,37 +136,37 @@ class Exchange:
         """Take in the next chunks and the trees that carry them.
 
         Raises:
-            OutOfPlaceMessage: see ``begin``; or for a tree that the plan has not got.
+            OutOfPlaceMessage: see ``begin``; or the plan does not have such a tree.
         """
         self.dealt += len(chunks)
         return self.reduction.deal(chunks) + self.spread.deal(chunks)
 
     @property
     def is_complete(self) -> bool:
-        """Whether this site has all results, and has passed on all that it has to."""
+        """Whether this site has all results, and has returned all that it must send."""
         return self.reduction.is_complete and self.spread.is_complete
 
     @property
     def all_dealt(self) -> bool:
-        """Whether all of them have."""
+        """Whether every chunk has a tree."""
         return self.dealt == self._total
 
     @property
     def done_share(self) -> float:
-        """The part of the chunks whose result is here, in [0, 1]."""
+        """The share of the chunks whose result is here, in [0, 1]."""
         return self.spread.held / self._total if self._total else 0.0
 
 
 class Exchanges:
-    """The exchanges that go on at one site.
+    """All exchanges of one site, of different sizes and plans.
 
     Args:
-        site: this site.
-        room: elements of early data that it may hold, over all of them.
-        are_repairable: whether they are; see :class:`Exchange`.
+        site: this site's index.
+        room: the number of elements that early data may take, over all exchanges.
+        are_repairable: whether exchanges can be repaired; see :class:`Exchange`.
 
     Attributes:
-        active: those that go on, by number.
+        active: early and begun exchanges, by number.
     """
 
     def __init__(self, site: int, room: int, are_repairable: bool = False) -> None:
@@ -137,16 +174,18 @@ class Exchanges:
         self._are_repairable = are_repairable
         self.room = Room(room)
         self.active: dict[int, Exchange] = {}
-        self._ended_up_to = 0  # every exchange up to this one
-        self._ended: set[int] = set()  # and these
-        self._void: set[int] = set()  # the latest of those that were stopped
+        # Ended: every number up to `_ended_up_to`, and those in `_ended`. Exchanges may end out of
+        # order; the set stays small because it is folded into the number once there is no gap.
+        self._ended_up_to = 0
+        self._ended: set[int] = set()
+        self._void: set[int] = set()  # stopped
 
     def open(self, number: int, terms: Terms) -> Exchange:
-        """Return an exchange that is to begin here.
+        """Return the exchange of this number, made now if no early data has made it.
 
         Raises:
-            OutOfPlaceMessage: data of other terms has come already.
-            ValueError: it has ended here.
+            OutOfPlaceMessage: early data has other terms.
+            ValueError: the exchange has ended here.
         """
         code = terms.code
         early = self.active.get(number)
@@ -156,8 +195,8 @@ class Exchanges:
             early = self.active[number] = self._new(number, code)
         elif early.reduction.terms != code:
             raise OutOfPlaceMessage(
-                f"exchange {number} is a {terms} here, and another one at a neighbour: the sizes, "
-                "types or operations differ"
+                f"exchange {number} is a {terms} here, but not at a neighbour: the sizes, types or "
+                "operations differ"
             )
         return early
 
@@ -165,11 +204,10 @@ class Exchanges:
         return Exchange(self._site, number, code, self.room, self._are_repairable)
 
     def receive(self, message: ChunkMessage, payload_bytes: int) -> Receipt:
-        """Return where a chunk goes; hand the receipt back to its owner.
+        """Return where a chunk's payload goes. The caller returns the receipt to its owner.
 
         Raises:
-            PeerError: see :class:`Reduction` and :class:`Spread`; also for an exchange that has
-                ended here.
+            PeerError: see :class:`Reduction` and :class:`Spread`; or the exchange has ended here.
         """
         number = message.exchange
         exchange = self.active.get(number)
@@ -185,11 +223,12 @@ class Exchanges:
             receipt = exchange.reduction.receive(message, payload_bytes)
         else:
             receipt = exchange.spread.receive(cast("Result", message), payload_bytes)
+        # Only now: a refused message must not leave an exchange behind.
         self.active[number] = exchange
         return receipt
 
     def stop(self, number: int) -> None:
-        """Forget an exchange, begun here or not, of which more may come: that is thrown away."""
+        """Forget an exchange, early or begun, and discard any later message of it."""
         self._void.add(number)
         if len(self._void) > _MOST_STOPPED:
             self._void.remove(min(self._void))
@@ -199,7 +238,7 @@ class Exchanges:
         return number <= self._ended_up_to or number in self._ended
 
     def end(self, number: int) -> None:
-        """Forget an exchange, begun here or not: whatever comes of it from now on is refused."""
+        """Forget an exchange, early or begun, and refuse any later message of it."""
         exchange = self.active.pop(number, None)
         if exchange is not None:
             exchange.reduction.release()

@@ -41,7 +41,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from anabranch.exchange.actions import Action, LetterCut, LetterHere, Receipt, Send
+from anabranch.exchange.actions import Action, LetterArrived, LetterTruncated, Receipt, Send
 from anabranch.exchange.arithmetic import Floats, Scratch, arithmetic
 from anabranch.exchange.reduction import other_terms
 from anabranch.exchange.terms import Op, Terms, Wire
@@ -267,9 +267,9 @@ class Letters:
         if not written.chunks:
             del self._written[neighbour]
             # By pairs, what was sent of it may have been answered.
-            return [LetterHere(neighbour, written.number, True)] if self._rule == "pairs" else []
+            return [LetterArrived(neighbour, written.number, True)] if self._rule == "pairs" else []
         if is_cut_short and self._rule != "pairs":
-            return [LetterCut(neighbour, written.number)]
+            return [LetterTruncated(neighbour, written.number)]
         return []
 
     def _add(self, chunk: int, values: Floats | None, weight: float) -> None:
@@ -366,7 +366,7 @@ class Letters:
             self._add(chunk, values, weight)
         if len(coming.chunks) < len(self._bounds) and message.exchange == coming.number:
             return []
-        return [LetterHere(sender, message.exchange, False)]
+        return [LetterArrived(sender, message.exchange, False)]
 
     def _meet(self, message: Letter, values: Floats | None, weight: float) -> list[Action]:
         """Move towards a neighbour's chunk by pairs, and answer by how far."""
@@ -405,7 +405,7 @@ class Letters:
 
     def _take_answer(self, message: Letter, values: Floats | None, is_news: bool) -> list[Action]:
         sender, chunk = message.path[0], message.chunk
-        here: list[Action] = [LetterHere(sender, message.exchange, True)]
+        here: list[Action] = [LetterArrived(sender, message.exchange, True)]
         written = self._written.get(sender)
         if written is None or written.number != message.exchange:
             return here  # it is settled, or was let go

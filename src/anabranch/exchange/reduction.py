@@ -1,18 +1,39 @@
-"""Adding up on the way: one site's part in reducing a buffer up the trees of a plan. Pure.
+"""Reduction: one site's part in adding up a buffer on its way up the trees of a plan. Pure.
 
-Up a tree, a site sends a chunk's sum on as soon as its own contribution and every child's are in;
-at the root the sum is whole. A subtree without contributors sends nothing and is not waited for; a
-lone contributor's chunks go to the roots directly, relayed by the sites in between.
+A site passes a chunk's sum on once it holds its own contribution and every child's sum. At the
+root the sum is complete. A subtree without contributors sends nothing, and its parent does not wait
+for it. A lone contributor's chunks go to the roots directly; the sites between relay them.
 
-Data may arrive before the exchange has begun here: a neighbour is ahead, or this site does not know
-the plan, or who contributes, yet. It is summed all the same, under the version it was sent under,
-because a sum needs no child count; whether a chunk is complete is asked only once both are known.
-The dispatch of chunks to trees may go on while the exchange does: chunks whose tree is not known
-yet wait in the same way.
+**A chunk at one site.** Its state is its place in one of two tables::
 
-**Epochs.** The part of a lost contributor in a sum cannot be taken out again. So a reduction is of
-one epoch, which counts how often the set of contributors has changed: sums of an earlier one are
-void, and the owner of this object makes a new one for the next epoch.
+                receive (a child's sum begins)            all children in, own elements in
+    (no entry) -------------------------------> _partials ---------------------------------> sums
+        |          a _Partial: sum so far, children started and counted                       ^
+        `--- no children, own elements in ----------------------------------------------------'
+
+``sums`` has the ``Send`` to the parent, or None at the root, where ``Root.take`` gets a ``Total``.
+Three calls move chunks: ``receive`` and ``received`` (a child's sum), ``deal`` (the chunk's tree),
+and ``contribute`` (this site's elements). Their order is free, except that ``begin`` (the plan and
+the contributors) precedes ``deal`` and ``contribute``.
+
+**Early data.** A child may be ahead: its sum arrives before ``begin``, or before ``deal`` has named
+the chunk's tree. Adding needs no child count, so the site adds it to a sum under the plan version
+that the message names. It asks whether the chunk is complete only once the tree is known. Until
+then the sum takes ``Room``. If the version or size proves wrong, ``deal`` drops it as a ``Stray``.
+
+**Epochs.** A lost contributor's part cannot be subtracted from a sum. So a reduction belongs to one
+epoch; the epoch counts how often the set of contributors has changed. For the next epoch the owner
+makes a new reduction, and all sums of this one are void.
+
+**What must never happen.**
+
+- A child's sum is added twice. ``started`` refuses the second one before its first byte.
+- Sums of different versions or sizes mix. Both are part of the key of ``_partials``.
+- A chunk leaves without this site's contribution (``_awaits_own``).
+- Chunks of one child in one tree carry different weights: one result would then be a mean by
+  different weights from chunk to chunk.
+- A root adds up in the memory of its own contribution while a repair may still need it
+  (``overwrites``).
 """
 
 from __future__ import annotations
@@ -27,10 +48,10 @@ from anabranch.exchange.actions import Action, Receipt, Send, Stray, Total
 from anabranch.exchange.arithmetic import (
     Accumulator,
     Buffer,
-    Nothing,
     Payload,
     Piece,
     Scratch,
+    SizedSum,
     arithmetic,
 )
 from anabranch.exchange.terms import Op, op_of, wire_of
@@ -38,21 +59,23 @@ from anabranch.net.errors import DuplicateMessage, MalformedMessage, OutOfPlaceM
 from anabranch.net.messages import ChunkMessage, PartialSum
 from anabranch.plan import NO_PARENT, Chunk, Place, Plan, places_up
 
-# Weights multiply and divide float32 sums: beyond this they would vanish or overflow.
+# Weights multiply and divide float32 sums. Beyond these bounds products would vanish or overflow.
 _LEAST_WEIGHT, _MOST_WEIGHT = 1e-20, 1e20
-# A child's weights are added up in the order in which they come, which may differ between chunks.
+# Relative. A child adds up its children's weights in order of arrival, which differs between
+# chunks, and so do the last bits.
 _SAME_WEIGHT = 1e-9
 
 
 class Room:
-    """What early data may take, over all exchanges of a site.
+    """Bounds early data, over all exchanges of a site.
 
     Args:
-        elements: how many.
+        elements: the most elements that early data may take.
 
     Attributes:
-        left: of those.
-        scratch: memory for sums.
+        elements: see above.
+        left: how many of them are free.
+        scratch: recycled memory for sums, shared by all exchanges of the site.
     """
 
     def __init__(self, elements: int) -> None:
@@ -61,10 +84,10 @@ class Room:
         self.scratch = Scratch()
 
     def take(self, elements: int, what: str) -> None:
-        """Use some.
+        """Reserve room for data that error messages call ``what``.
 
         Raises:
-            OutOfPlaceMessage: there is not so much left.
+            OutOfPlaceMessage: less is left.
         """
         if elements > self.left:
             raise OutOfPlaceMessage(
@@ -75,41 +98,42 @@ class Room:
 
 
 class Root(Protocol):
-    """What a root does with whole sums: it spreads a mean, or takes a step of a model."""
+    """Takes the complete sums at a root: to spread a mean, or to take a step of a model."""
 
     def take(self, total: Total) -> list[Action]:
-        """Take the sum of one chunk."""
+        """Take the complete sum of one chunk."""
 
 
 class _Partial:
-    """A chunk on its way up: its sum, and whose contributions it holds."""
+    """The sum of one chunk so far, and the children whose sums it contains."""
 
     __slots__ = ("counted", "early", "gathering", "started", "weight")
 
-    def __init__(self, gathering: Accumulator | Nothing, early: int) -> None:
+    def __init__(self, gathering: Accumulator | SizedSum, early: int) -> None:
         self.gathering = gathering
-        self.early = early  # elements of room that it takes
+        self.early = early  # elements of room reserved for it
         self.started: set[int] = set()  # children whose sum has begun to arrive
-        self.counted = 0  # children whose sum is all there
-        self.weight = 0.0  # theirs
+        self.counted = 0  # children whose sum has arrived completely
+        self.weight = 0.0  # the sum of the counted children's weights
 
 
 class Reduction:
     """One site's part in one epoch of one exchange.
 
     Args:
-        site: this site.
+        site: this site's index.
         exchange: the exchange's number, which its messages carry.
-        terms: their code, see :class:`anabranch.exchange.terms.Terms`.
-        room: for what comes before its chunk is dealt.
+        terms: the code of its :class:`anabranch.exchange.terms.Terms`.
+        room: bounds data that arrives before its chunk is dealt.
         epoch: how often the set of contributors had changed.
-        overwrites: whether a root may add up in the memory of its own contribution, once a whole
-            sum has shown that all contributors take part, so that members cannot disagree any more;
-            not where a later epoch may want the contribution again.
+        overwrites: whether a root may add up in the memory of its own contribution. It does so
+            after its first complete sum, which shows that all members agree on the exchange. False
+            where a later epoch may need the contribution again.
 
     Attributes:
-        sums: by chunk, those that are whole here, as they were sent; None at their root.
-        is_complete: whether all sums that come through here have been passed on.
+        exchange, epoch, terms: see above.
+        sums: by chunk, the messages of sums that are complete here; None at their root.
+        is_complete: whether this site has passed on every sum that it must.
     """
 
     def __init__(
@@ -129,41 +153,43 @@ class Reduction:
         self._site = site
         self._room = room
         self._overwrites = overwrites
-        self._all_take_part = False  # as far as this root knows, if it overwrites
+        self._may_overwrite = False  # once a complete sum has shown that the members agree
         self._arithmetic = arithmetic(op_of(terms), wire_of(terms))
-        # By version, chunk and its elements: what does not fit must not mix with what does.
+        # By (plan version, chunk, elements). An early sum may name a wrong version or size; it must
+        # not mix with the right one.
         self._partials: dict[tuple[int, int, int], _Partial] = {}
         self._is_plain = self._arithmetic.has_numbers and self._arithmetic.item_bytes == 4
         self._plan: Plan | None = None
         self._root: Root
         self._places: tuple[Place, ...] = ()
-        self._chunks: list[Chunk] = []  # those that are dealt
-        self._total = 0  # those that the buffer has
-        self._due = 0  # those dealt whose sum passes here
+        self._chunks: list[Chunk] = []  # dealt so far
+        self._total = 0  # chunks in the buffer
+        self._due = 0  # chunks dealt so far whose sum passes through this site
         self._contributes = False
-        self._is_lone = False  # there is one contributor, whose elements are the result as they are
+        self._is_lone = False  # one contributor, whose elements are the result, unchanged
         self._awaits_own = False  # this site contributes, and has not yet
-        self._own: tuple[Buffer, float] | None = None
-        self._own_bytes: memoryview | None = None  # as they travel, if they lie so in one piece
-        self._weights: dict[tuple[int, int], float] = {}  # of sums, by (tree, child)
+        self._own: tuple[Buffer, float] | None = None  # its elements and their weight
+        self._own_bytes: memoryview | None = None  # the buffer's memory, if it is in wire format
+        self._weights: dict[tuple[int, int], float] = {}  # of a child's sums, by (tree, child)
 
     def begin(
         self, plan: Plan, total: int, root: Root, contributors: frozenset[int] | None = None
     ) -> None:
-        """Take in under which plan the exchange runs, and who contributes.
+        """Set the plan of the exchange and its contributors.
 
         Args:
-            plan: the one plan that every site runs this exchange under.
-            total: how many chunks the buffer has.
-            root: takes the sums that are whole here.
-            contributors: None for every member of the plan.
+            plan: the one plan under which every site runs this exchange.
+            total: the number of chunks in the buffer.
+            root: takes the complete sums of trees whose root is this site.
+            contributors: the sites that contribute; None for every member of the plan.
         """
         self._plan, self._total, self._root = plan, total, root
         self._places = places_up(plan, self._site, contributors)
         self._contributes = self._site in (plan.members if contributors is None else contributors)
         self._awaits_own = self._contributes
         is_lone = contributors is not None and len(contributors) == 1
-        # A sum has its weight, and a child's mean of two bytes an element is multiplied by it.
+        # These two scale a lone contribution by its weight: a SUM is of weighted elements, and a
+        # 16-bit MEAN travels divided by its weight and is multiplied again on arrival.
         op, is_half = self._arithmetic.op, self._arithmetic.item_bytes == 2
         self._is_lone = is_lone and op != Op.SUM and not (op == Op.MEAN and is_half)
 
@@ -171,13 +197,13 @@ class Reduction:
         """Take in the next chunks and the trees that carry them.
 
         Raises:
-            OutOfPlaceMessage: for a tree that the plan has not got; or early data was added to a
-                sum that this exchange needs, and does not belong to it.
+            OutOfPlaceMessage: the plan does not have such a tree; or a sum of this chunk contains
+                early data from a site that is no child in its tree.
         """
         assert self._plan is not None
         if any(not 0 <= chunk.tree < len(self._places) for chunk in chunks):
             raise OutOfPlaceMessage(
-                f"exchange {self.exchange} is dealt to trees that its plan has not"
+                f"exchange {self.exchange} is dealt to trees that its plan does not have"
             )
         self._chunks += chunks
         actions = self._drop_strays()
@@ -192,11 +218,11 @@ class Reduction:
         return actions
 
     def contribute(self, buffer: Buffer, weight: float) -> list[Action]:
-        """Add this site's own elements.
+        """Add this site's own elements to every chunk's sum.
 
         Args:
-            buffer: must not change before its chunks' sums have left.
-            weight: > 0.
+            buffer: the elements; must not change before its chunks' sums have left.
+            weight: their weight, > 0.
         """
         self._own, self._awaits_own = (buffer, weight), False
         payload = self._arithmetic.own_payload(buffer, 0, buffer.elements, self._factor(weight))
@@ -213,9 +239,9 @@ class Reduction:
         return self._plan.version, chunk.index, chunk.elements
 
     def _join_own(self, chunk: Chunk, partial: _Partial | None) -> list[Action]:
-        """Add this site's part to a chunk's sum, if it is there; send the sum if that was all."""
+        """Add this site's elements to a chunk's sum, if known; pass the sum on if complete."""
         if partial is None:
-            # A site without children has nothing to wait for.
+            # With children, the first child's sum makes the partial, and adds these elements then.
             alone = self._own is not None and not self._places[chunk.tree].children
             return self._send_own(chunk) if alone else []
         if self._own is not None:
@@ -232,7 +258,7 @@ class Reduction:
             elif index >= self._total:
                 wrong = f"chunk {index} of {self._total}"
             elif index >= len(self._chunks):
-                continue  # its tree is not known yet
+                continue  # not dealt yet
             elif elements != self._chunks[index].elements:
                 wrong = f"chunk {index} with {elements} elements"
             else:
@@ -240,6 +266,7 @@ class Reduction:
                 if others := sorted(early.started - children):
                     wrong = f"chunk {index} from {others}, which send nothing to this site"
                     if early.started & children:
+                        # A true child's data is in the same sum, and cannot be taken out of it.
                         raise OutOfPlaceMessage(f"early data of {self._name}: {wrong}")
             if wrong:
                 strays += [Stray(child, wrong) for child in sorted(early.started)]
@@ -251,16 +278,16 @@ class Reduction:
     def _name(self) -> str:
         return f"exchange {self.exchange}"
 
-    # --- what comes
+    # --- children's sums
 
     def receive(self, message: PartialSum, payload_bytes: int) -> Receipt:
         """Return where a child's sum goes.
 
         Raises:
-            MalformedMessage: a weight or size that cannot be, or another weight than the child's
-                other sums have.
-            DuplicateMessage: this child's sum of this chunk was already counted.
-            OutOfPlaceMessage: other terms, plan, chunk, size or child than the exchange has.
+            MalformedMessage: an impossible weight or size, or a weight unlike that of the child's
+                other sums.
+            DuplicateMessage: this child's sum of this chunk has arrived, or begun to.
+            OutOfPlaceMessage: the terms, plan, chunk, size or child are not this exchange's.
         """
         child, index = message.path[0], message.chunk
         item_bytes = self._arithmetic.item_bytes
@@ -292,7 +319,7 @@ class Reduction:
         if message.version != plan.version or not 0 <= message.chunk < self._total:
             raise other_chunk(message, plan, self._total)
         if message.chunk >= len(self._chunks):
-            return  # its tree is not known yet
+            return  # not dealt yet
         chunk = self._chunks[message.chunk]
         if payload_bytes != chunk.elements * self._arithmetic.item_bytes:
             raise other_size(chunk, payload_bytes, self._arithmetic.item_bytes)
@@ -313,7 +340,7 @@ class Reduction:
         if early:
             self._room.take(early, f"chunk {index} of {self._name}")
         own, start = (None, 0) if early else (self._own, self._chunks[index].start)
-        overwrites = self._all_take_part and not early and self._is_root(self._chunks[index])
+        overwrites = self._may_overwrite and not early and self._is_root(self._chunks[index])
         gathering = self._arithmetic.gather(elements, self._room.scratch, own, start, overwrites)
         opened = self._partials[key] = _Partial(gathering, early)
         return opened
@@ -322,14 +349,14 @@ class Reduction:
         return self._places[chunk.tree].parent == NO_PARENT
 
     def received(self, receipt: Receipt) -> list[Action]:
-        """Count a sum all of which is there."""
+        """Count a child's complete sum."""
         message = receipt.message
         assert isinstance(message, PartialSum)
         key, partial = cast("tuple[tuple[int, int, int], _Partial]", receipt.into)
         partial.counted += 1
         partial.weight += message.weight
         if message.chunk >= len(self._chunks) or self._partials.get(key) is not partial:
-            return []
+            return []  # not dealt yet, or dropped as stray while its payload was arriving
         return self._pass_on_if_complete(self._chunks[message.chunk], partial, message.path[0])
 
     def _pass_on_if_complete(
@@ -343,7 +370,7 @@ class Reduction:
         place = self._places[chunk.tree]
         if place.parent == NO_PARENT:
             self._settle(chunk, None)
-            self._all_take_part = self._overwrites
+            self._may_overwrite = self._overwrites
             divisor = 1.0 if self._is_lone else weight
             is_scratch = complete.gathering.is_scratch
             return self._root.take(Total(chunk, total, weight, divisor, sender, is_scratch))
@@ -353,7 +380,7 @@ class Reduction:
         return [send]
 
     def _send_own(self, chunk: Chunk) -> list[Action]:
-        """Send what only this site has to say; a lone contributor's elements travel as they are."""
+        """Pass on a chunk to which only this site contributes; a lone one's elements unchanged."""
         assert self._own is not None
         buffer, weight = self._own
         place, act = self._places[chunk.tree], self._arithmetic
@@ -401,17 +428,17 @@ class Reduction:
             and len(self.sums) == self._due
         )
 
-    # --- how far it is
+    # --- the end
 
     def release(self) -> None:
-        """Give back the room that early data takes; nothing more comes of this reduction."""
+        """Free the room that early data takes, at the end of this reduction."""
         for partial in self._partials.values():
             self._room.left += partial.early
             partial.early = 0
 
 
 def other_terms(message: ChunkMessage) -> OutOfPlaceMessage:
-    """Return the error of a chunk whose terms are not its exchange's."""
+    """Return the error for a chunk with other terms than its exchange."""
     return OutOfPlaceMessage(
         f"exchange {message.exchange} is another one at site {message.path[0]}: the sizes, types "
         "or operations differ"
@@ -419,7 +446,7 @@ def other_terms(message: ChunkMessage) -> OutOfPlaceMessage:
 
 
 def other_chunk(message: ChunkMessage, plan: Plan, total: int) -> OutOfPlaceMessage:
-    """Return the error of a chunk that is of another plan than ``plan``, or none of ``total``."""
+    """Return the error for a chunk of another plan than ``plan``, or beyond ``total`` chunks."""
     if message.version != plan.version:
         return OutOfPlaceMessage(
             f"exchange {message.exchange} runs under plan version {plan.version}, "
@@ -429,7 +456,7 @@ def other_chunk(message: ChunkMessage, plan: Plan, total: int) -> OutOfPlaceMess
 
 
 def other_size(chunk: Chunk, payload_bytes: int, item_bytes: int) -> OutOfPlaceMessage:
-    """Return the error of a payload that is not of its chunk's size."""
+    """Return the error for a payload that does not have its chunk's size."""
     return OutOfPlaceMessage(
         f"chunk {chunk.index} has {payload_bytes} bytes where the plan deals "
         f"{chunk.elements * item_bytes}"
@@ -437,17 +464,17 @@ def other_size(chunk: Chunk, payload_bytes: int, item_bytes: int) -> OutOfPlaceM
 
 
 def weight_of(given: Real | float) -> float:
-    """Return what a contribution is to weigh, as messages carry it.
+    """Return a contribution's weight as a float.
 
     Raises:
-        TypeError: it is no number.
+        TypeError: it is not a number.
         ValueError: it is out of range.
     """
     if not isinstance(given, Real):
         raise TypeError(f"weight is {given!r}, must be a number")
     try:
         weight = float(given)
-    except OverflowError:  # as of 10**400
+    except OverflowError:  # an int such as 10**400
         weight = math.inf
     if not _LEAST_WEIGHT <= weight <= _MOST_WEIGHT:
         raise ValueError(

@@ -26,13 +26,13 @@ from collections.abc import Sequence
 from anabranch.exchange._spread import Spread
 from anabranch.exchange.actions import (
     Action,
-    Held,
-    ModelHere,
-    Quiet,
+    ChunkFinished,
+    Drained,
+    ModelArrived,
     Receipt,
     Stray,
     Total,
-    UpdateHere,
+    UpdateArrived,
 )
 from anabranch.exchange.arithmetic import Buffer, arithmetic
 from anabranch.exchange.partition import ServerPartition
@@ -218,7 +218,7 @@ class Served:
             self.expect(first, buffer)
 
     def expect(self, update: int, buffer: Buffer) -> None:
-        """Await the model that an update will be computed on; it ends by :class:`ModelHere`.
+        """Await the model that an update will be computed on; it ends by :class:`ModelArrived`.
 
         Args:
             update: counted from 1.
@@ -278,10 +278,10 @@ class Served:
         """Say when a model is here; a chunk of it is not worth a word."""
         passed: list[Action] = []
         for action in actions:
-            if not isinstance(action, Held):
+            if not isinstance(action, ChunkFinished):
                 passed.append(action)
             elif update in self._pulls and spread.held == len(self._chunks):
-                passed.append(ModelHere(update))
+                passed.append(ModelArrived(update))
         return passed
 
     # --- what comes
@@ -333,7 +333,7 @@ class Served:
         if self._lone.get(update) is not owner:
             return []
         actions = owner.received(receipt)
-        if any(isinstance(action, UpdateHere) for action in actions):
+        if any(isinstance(action, UpdateArrived) for action in actions):
             del self._lone[update]
         return actions
 
@@ -357,7 +357,7 @@ class Served:
         return not self._writing.total()
 
     def _if_quiet(self) -> list[Action]:
-        return [Quiet()] if self.is_quiet else []
+        return [Drained()] if self.is_quiet else []
 
     def _receive_update(self, message: PartialSum, payload_bytes: int) -> Receipt:
         partition = self._partition
@@ -510,7 +510,7 @@ class _Step:
         here = self._partition.take(self._updates, total)
         if total.is_scratch:
             self._room.scratch.give(total.values)
-        return [UpdateHere(*update) for update in here]
+        return [UpdateArrived(*update) for update in here]
 
 
 class _Kept:

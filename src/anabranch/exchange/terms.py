@@ -1,4 +1,4 @@
-"""What the members of an exchange must agree on, besides its plan. Pure."""
+"""Terms: what the members of an exchange must agree on, besides its plan. Pure."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from anabranch.net.errors import MalformedMessage
 
 
 class Op(IntEnum):
-    """What happens to a chunk's sum at the root of its tree."""
+    """What the root of a tree makes of a chunk's sum."""
 
     MEAN = 0
-    """It is divided by the sum of the weights."""
+    """The root divides it by the sum of the weights."""
     SUM = 1
-    """Nothing: contributions are multiplied by their weights and added up."""
+    """The root keeps it as it is: the sum of the contributions times their weights."""
     MAX = 2
-    """Nothing: of each element the largest is kept, whatever the weights."""
+    """The root keeps it as it is: the largest value of each element; weights are ignored."""
     STEP = 3
-    """A server takes a step of the model with it, when the pace says so."""
+    """A server takes a step of the model with it, once the pace grants the step."""
     COPY = 4
-    """Nothing: there is one contributor, whose elements arrive bit for bit."""
+    """The root keeps it as it is: the bits of the one contributor's elements."""
     LETTER = 5
-    """There is no root: neighbours send each other their models, and each uses what comes."""
+    """No root: each site mixes neighbours' models into its own (gossip)."""
 
 
 OPS = 8
-"""How many ops a code of terms has room for."""
+"""The number of ops that a code of terms can express."""
 
 EXCHANGED = Op.MEAN, Op.SUM, Op.MAX, Op.COPY
-"""What members of a group exchange; each element has one result."""
+"""The ops of exchanges. Each element has one result, the same at every receiver."""
 
 
 class Wire(IntEnum):
-    """The format of elements on the wire. Sums are computed in float32, whatever it is."""
+    """The format of elements on the wire. Sums are always computed in float32."""
 
     FLOAT32 = 0
     FLOAT16 = 1
     BFLOAT16 = 2
     SIZES = 3
-    """As long as float32, and nothing in it: a simulation that asks only how long things take."""
+    """Payloads as long as float32, without numbers: for simulations that only measure time."""
     INT8 = 4
-    """Integers from -127 to 127, and nothing else: a value or sum that is none is an error."""
+    """Integers from -127 to 127. Any other value or sum is an error, and is never rounded."""
 
     @property
     def item_bytes(self) -> int:
@@ -61,17 +61,18 @@ _ITEM_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What is exchanged.
+    """The operation, format and size of an exchange.
 
-    Every chunk carries the terms' code, so that a chunk of other terms is refused before any of it
-    is added up.
+    Every chunk message carries the terms' code. A site refuses a chunk of other terms before it
+    adds any of its elements to a sum.
 
     Args:
-        op: what happens at the root.
-        wire: how elements travel.
-        elements: how many the buffer has.
-        source: the one contributor, where only one has something to say (a broadcast); or None.
-        receivers: the members that get what all others have alike (a transfer); empty otherwise.
+        op: what the root makes of a sum.
+        wire: the format of elements on the wire.
+        elements: the number of elements in the buffer.
+        source: the only contributor, in a broadcast; None otherwise.
+        receivers: the members that get the state that all others have, in a transfer; otherwise
+            empty.
 
     >>> Terms(Op.MEAN, Wire.FLOAT32, 1000)
     Terms(op=<Op.MEAN: 0>, wire=<Wire.FLOAT32: 0>, elements=1000, source=None, receivers=())
@@ -87,7 +88,7 @@ class Terms:
 
     @property
     def code(self) -> int:
-        """Op and wire format in the low six bits, a hash of the rest above."""
+        """Op and wire format in the low six bits, a 25-bit hash of the rest above."""
         rest = zlib.crc32(f"{self.elements} {self.source} {self.receivers}".encode()) & 0x1FFFFFF
         return rest << 6 | self.wire << 3 | self.op
 
@@ -123,5 +124,5 @@ def wire_of(code: int) -> Wire:
 
 
 def has_numbers(code: int) -> bool:
-    """Return whether chunks of a code of terms have more than a size; so has any unknown one."""
+    """Return whether payloads under a code of terms have numbers; true for an unknown format."""
     return code >> 3 & 7 != Wire.SIZES

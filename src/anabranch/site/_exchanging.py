@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from anabranch.exchange.actions import Action, Held, Receipt, Send, Stray, Unsent
+from anabranch.exchange.actions import Action, ChunkFinished, Receipt, Send, Stray, Unsent
 from anabranch.exchange.arithmetic import Buffer
 from anabranch.exchange.exchange import Exchange, Exchanges
 from anabranch.exchange.terms import EXCHANGED, Terms
@@ -178,7 +178,7 @@ class Exchanging:
                     action.counted = running.unsent
                     action.is_spare = running.is_spare
                 self._routes[action.message.path](action)
-            elif type(action) is Held:
+            elif type(action) is ChunkFinished:
                 if running is not None and running.is_watched:
                     self._advanced(running.exchange)
             else:

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from anabranch.exchange.actions import Action, LetterCut, LetterHere, Receipt, Send
+from anabranch.exchange.actions import Action, LetterArrived, LetterTruncated, Receipt, Send
 from anabranch.exchange.arithmetic import Floats
 from anabranch.exchange.letters import Letters
 from anabranch.net.deadline import within
@@ -168,9 +168,9 @@ class Gossiping:
             if oldest not in self._letters.late:
                 return  # the next time, when something has come
             for told in self._letters.take_back(oldest, self._plane.lanes.withdraw_letter(oldest)):
-                if isinstance(told, LetterCut):
+                if isinstance(told, LetterTruncated):
                     self._post(oldest, LetterEnds(told.number))
-                elif isinstance(told, LetterHere):
+                elif isinstance(told, LetterArrived):
                     self._post(oldest, LetterTaken(told.number, told.is_answer))
         now_s = self._loop.time()
         self._sent_s.update(dict.fromkeys(chosen, now_s))
@@ -270,10 +270,10 @@ class Gossiping:
             if isinstance(action, Send):
                 self._plane.lanes.routes[action.message.path](action)
             else:
-                assert isinstance(action, LetterHere)
+                assert isinstance(action, LetterArrived)
                 self._letter_here(action)
 
-    def _letter_here(self, here: LetterHere) -> None:
+    def _letter_here(self, here: LetterArrived) -> None:
         """Tell a neighbour that its letter has come, unless that is answered by another one."""
         if here.is_answer:
             self._measure(here.sender)

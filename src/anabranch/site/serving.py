@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from anabranch import plan as plans
-from anabranch.exchange.actions import Action, ModelHere, Quiet, Receipt, Send, UpdateHere
+from anabranch.exchange.actions import Action, Drained, ModelArrived, Receipt, Send, UpdateArrived
 from anabranch.exchange.arithmetic import Flat, Floats, Sized
 from anabranch.exchange.partition import AS_UPDATES, Mixing, Rule, ServerPartition
 from anabranch.exchange.served import Served
@@ -220,14 +220,14 @@ class Serving:
             if isinstance(action, Send):
                 self._plane.lanes.routes[action.message.path](action)
             else:
-                assert isinstance(action, UpdateHere | ModelHere | Quiet)
+                assert isinstance(action, UpdateArrived | ModelArrived | Drained)
                 self._happened(action)
 
-    def _happened(self, what: UpdateHere | ModelHere | Quiet) -> None:
+    def _happened(self, what: UpdateArrived | ModelArrived | Drained) -> None:
         """Take note that an update or a model is all here, or that nothing comes any more."""
-        if isinstance(what, Quiet):
+        if isinstance(what, Drained):
             self._say_if_quiet()
-        elif isinstance(what, UpdateHere):
+        elif isinstance(what, UpdateArrived):
             epoch = self._parts[self._version_of.get(what.worker, self._only)].epoch
             norm: float | None = None
             if self._asks_norm and self.partition is not None:
