@@ -8,10 +8,9 @@ from typing import Protocol
 import numpy as np
 
 from anabranch.exchange.actions import Action, Receipt, Send
+from anabranch.exchange.arithmetic import Floats
 from anabranch.exchange.exchange import Exchanges
 from anabranch.net.messages import ChunkMessage, PartialSum
-
-from .cluster import Floats
 
 
 class Takes(Protocol):
