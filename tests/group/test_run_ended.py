@@ -143,12 +143,13 @@ def test_a_subgroup_has_a_last_call_of_its_own() -> None:
             while not pair.is_over:
                 pair.all_reduce(np.ones(3, np.float32))
                 alone += 1
+                group.report_loss(1.0 / alone)
         while not group.is_over:
             group.all_reduce(np.ones(3, np.float32))
             together += 1
         return alone, together
 
-    service = replace(_service(3), stop=StopRules(after_s=0.3))
+    service = replace(_service(3), stop=StopRules(loss=0.1))
     with anabranch.local(service) as groups, ThreadPoolExecutor(3) as pool:
         counts = list(pool.map(meet, groups))
     assert counts[0] == counts[1]
@@ -166,10 +167,11 @@ def test_members_that_average_make_as_many_averages_before_the_run_is_over() -> 
         while not group.is_over:
             model += group.rank
             averaging.step()
+            group.report_loss(1.0 / (1.0 + averaging.begun))
         begun.append(averaging.begun)
         models.append(model.tolist())
 
-    service = replace(_service(3), stop=StopRules(after_s=0.3))
+    service = replace(_service(3), stop=StopRules(loss=0.1))
     with anabranch.local(service) as groups:
         threads = [threading.Thread(target=average, args=(each,)) for each in groups]
         for each in threads:
