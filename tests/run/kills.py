@@ -44,7 +44,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 after, then_s = int(rng.integers(1, 26)), float(rng.uniform(0, 0.3))
                 pace, below = PACES[k % len(PACES)], ("server", "a")[k // len(PACES) % 2]
-                kill_a_real_worker(pace, after, then_s, Path(folder), below)
+                kill_a_real_worker(pace, Path(folder), after, then_s, below)
         print(f"{kills} real workers killed, one a run: every other made all its updates")
         return
     for seed in range(1000, 1000 + kills):
@@ -65,7 +65,8 @@ def restart_workers(kills: int) -> None:
             if "--real" in sys.argv:
                 after, then_s = int(rng.integers(1, 60)), float(rng.uniform(0, 0.3))
                 pace, below = PACES[k % len(PACES)], ("server", "a")[k % 2]
-                back += kill_a_real_worker(pace, after, then_s, Path(folder), below, back=True)
+                kill_a_real_worker(pace, Path(folder), after, then_s, below, back=True)
+                back += 1
             else:
                 back += kill_and_restart(1000 + k, Path(folder))
     kind = "real " * ("--real" in sys.argv)

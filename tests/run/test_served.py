@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
@@ -641,7 +642,7 @@ ENDS_WHEN_TOLD = """
 from pathlib import Path
 
 import numpy as np
-from anabranch.learn.optimisers import Sgd
+from anabranch.train.optimisers import Sgd
 
 class Work:
     make_rule = Sgd(0.1).start
@@ -713,11 +714,17 @@ def check_all_were_settled_once(happened: list[Event], workers: Iterable[int]) -
 
 
 def kill_a_real_worker(
-    pace: str, tmp_path: Path, below: str = "server", back: bool = False
+    pace: str,
+    tmp_path: Path,
+    after: int = 8,
+    then_s: float = 0.0,
+    below: str = "server",
+    back: bool = False,
 ) -> None:
-    """Kill a worker after eight updates; end the run after ten more, or the tenth once it is back.
+    """Kill a worker; end the run after ten more updates, or after ten of its own once it is back.
 
-    Its updates go to the server through the site that it is below.
+    It is killed so many updates, and then so many seconds, after the beginning. Its updates go to
+    the server through the site that it is below.
 
     Args:
         back: start it again at once.
@@ -726,6 +733,7 @@ def kill_a_real_worker(
     path, log, over = served_until_told(tmp_path, edges, pace)
     pids: dict[str, int] = {}
     started: list[subprocess.Popen[bytes]] = []
+    at_s: list[float] = []  # when it is to die
 
     def is_enough() -> bool:
         if back:
@@ -735,7 +743,9 @@ def kill_a_real_worker(
         return is_lost and counted(log, UpdateApplied, SiteLost) >= 10
 
     def look() -> None:
-        if "site b" in pids and counted(log, UpdateApplied, RunStarted) >= 8:
+        if not at_s and counted(log, UpdateApplied, RunStarted) >= after:
+            at_s.append(time.monotonic() + then_s)
+        if "site b" in pids and at_s and time.monotonic() >= at_s[0]:
             pid = pids.pop("site b")
             again = command_of(pid) if back else None
             os.kill(pid, signal.SIGKILL)
@@ -778,16 +788,23 @@ def command_of(pid: int) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_real_sites_train_on_when_their_connections_break(tmp_path: Path) -> None:
-    """All connections to the scheduler break after 3, 11 and 20 updates."""
+    break_real_connections('{kind = "r2sp"}', [3, 11, 20], 0.0, tmp_path)
+
+
+def break_real_connections(pace: str, after: list[int], then_s: float, tmp_path: Path) -> None:
+    """Break all connections to the scheduler, each time so many updates and seconds later."""
     edges = [("server", "a"), ("server", "b"), ("server", "c")]
-    path, log, over = served_until_told(tmp_path, edges, '{kind = "r2sp"}')
-    due = [3, 11, 20]
+    path, log, over = served_until_told(tmp_path, edges, pace)
+    due, at_s = sorted(after), list[float]()
 
     def break_in_time(relay: Relay) -> None:
         if due and counted(log, UpdateApplied, RunStarted) >= due[0]:
             due.pop(0)
+            at_s.append(time.monotonic() + then_s)
+        if at_s and time.monotonic() >= at_s[0]:
+            at_s.pop(0)
             relay.break_all()
-        is_back = not due and counted(log, SiteResumed, RunStarted) >= 4
+        is_back = not due and not at_s and counted(log, SiteResumed, RunStarted) >= 4
         if is_back and counted(log, UpdateApplied, SiteResumed) >= 10:
             over.touch()
 
