@@ -606,7 +606,7 @@ def test_more_clients_than_samples_are_told_before_a_run_begins(
     path.write_text(f'{DIGITS}clients.registered = 5000\npace = {{kind = "fedavg"}}\n')
     done = anabranch(command, str(path), "--out", str(out))
     assert done.returncode == 2
-    assert "clients.registered: 5000, of whom each needs a sample" in done.stderr
+    assert "clients.registered: 5000, and each needs a sample" in done.stderr
     assert not out.exists()
 
 

@@ -462,5 +462,5 @@ def test_who_is_somebody_else_is_named() -> None:
     check_identity("10.0.0.1:1", None, A)  # without TLS nobody can tell
     with pytest.raises(UnauthorisedPeer, match="has the certificate of site-b, not of site-a"):
         check_identity("10.0.0.1:1", B, A)
-    with pytest.raises(UnauthorisedPeer, match="certificate of nobody, not of scheduler"):
+    with pytest.raises(UnauthorisedPeer, match="certificate of no site, not of scheduler"):
         check_identity("10.0.0.1:1", "", SCHEDULER)

@@ -409,7 +409,8 @@ def test_a_client_computes_one_update_at_a_time(tmp_path: Path) -> None:
         ),
         (
             scenario('{kind = "fedavg"}', "clients = {registered = 9, vanish = 0.1}"),
-            "clients.vanish: somebody has to give up who never returns; give pace.give_up_after",
+            "clients.vanish: rounds would wait for ever for clients that vanish; give "
+            "pace.give_up_after",
         ),
         (
             scenario('{kind = "asp"}', 'merge = {kind = "median"}'),

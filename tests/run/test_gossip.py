@@ -274,7 +274,7 @@ def test_processes_gossip_and_keep_the_mean(rule: str, ground: Ground) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ('pace = {kind = "asp"}', "pace: sites that gossip wait for no one"),
+        ('pace = {kind = "asp"}', "pace: sites that gossip wait for no others"),
         ("serve = {}", "serve: sites that gossip"),
         ('period = {kind = "every", steps = 2}\naverage = {delay = 1}', "average: sites that"),
         ('merge = {kind = "fairness"}', 'merge.kind: "fairness" weighs by losses'),

@@ -443,7 +443,7 @@ def test_nobody_can_connect_to_a_dead_host() -> None:
         listener = await world.network.lanes(1).listen(("", 0), lambda connection: Ear())
         await world.network.lanes(0).connect(listener.address, Ear())
         world.network.kill(1)
-        with pytest.raises(LinkError, match=r"cannot connect to b:\d+: nobody listens there"):
+        with pytest.raises(LinkError, match=r"cannot connect to b:\d+: no host listens there"):
             await world.network.lanes(0).connect(listener.address, Ear())
 
     in_world(pair_of(), play)
@@ -582,13 +582,13 @@ def test_nobody_listens_and_no_link_are_named() -> None:
 
     async def play(world: World) -> None:
         port = world.network.lanes(0)
-        with pytest.raises(LinkError, match="cannot connect to b:7: nobody listens there"):
+        with pytest.raises(LinkError, match="cannot connect to b:7: no host listens there"):
             await port.connect(("b", 7), Ear())
         listener = await world.network.lanes(2).listen(("", 0), lambda connection: Ear())
         with pytest.raises(LinkError, match="no link leads from a to c"):
             await port.connect(listener.address, Ear())
         listener.close()
-        with pytest.raises(LinkError, match="nobody listens"):
+        with pytest.raises(LinkError, match="no host listens"):
             await world.network.lanes(1).connect(listener.address, Ear())
 
     in_world(ring, play)

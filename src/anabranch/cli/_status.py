@@ -42,7 +42,7 @@ def status(
         float, typer.Option(help="Seconds to wait for the answer.", min=0.1)
     ] = 10.0,
 ) -> None:
-    """Ask a running scheduler who takes part, whom it waits for, and how far it is."""
+    """Show a running scheduler's sites, the sites it waits for, and how far it is."""
     from anabranch.net.frames import CONTROL_LIMITS
     from anabranch.scheduler.asking import ask
 

@@ -1,7 +1,7 @@
-"""Pure: many registered clients, of whom few take part at a time: who is drawn, who is away.
+"""Pure: many registered clients, few of which compute at a time: which are drawn, which are away.
 
-A worker that is let go on stands for a client for one update. So a run has as many connections as
-workers, and any number of clients: each has its own samples and its own speed, comes and goes.
+A worker stands for a client for one update. So a run has as many connections as workers, and any
+number of clients. Each client has its own samples and its own speed, comes and goes.
 """
 
 from anabranch.cohort._clients import Away, Clients

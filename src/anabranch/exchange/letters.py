@@ -131,7 +131,7 @@ class Letters:
         self._numbers: dict[int, int] = {}  # of the latest letter to each
         self._coming: dict[int, _Coming] = {}  # by neighbour
         self._answers: dict[tuple[int, int], dict[int, Send]] = {}  # by neighbour and letter
-        self._gone: set[int] = set()  # from whom nothing is taken any more
+        self._gone: set[int] = set()  # neighbours whose letters are refused
 
     # --- what is sent
 
@@ -249,7 +249,7 @@ class Letters:
         """Keep a letter no longer; use chunks of it here that were not sent, and never will be.
 
         Args:
-            neighbour: to whom it was to go.
+            neighbour: its receiver.
             chunks: which, by index.
 
         Returns:

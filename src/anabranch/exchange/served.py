@@ -244,7 +244,7 @@ class Served:
         """Send this site's part of the model, as it is now.
 
         Args:
-            pulls: to whom: (worker, which of its updates it will compute on it).
+            pulls: its receivers, as (worker, the update that the worker will compute on it).
         """
         partition = self._partition
         assert partition is not None

@@ -168,7 +168,7 @@ class Federation:
         self._take(self._rule.join(worker, now_s), now_s, told)
 
     def left(self, node: int, now_s: float) -> Heard:
-        """Go on without a node that is gone or silent; what it sends later is nobody's."""
+        """Go on without a node that is gone or silent; ignore what it sends later."""
         told = _Told()
         self._take(self._leave(node, now_s), now_s, told)
         return told.heard()
@@ -183,7 +183,7 @@ class Federation:
         """Take the model that a node came to.
 
         Args:
-            node: which takes part and was let go on.
+            node: a participant that has its permission.
             arrays: its model, by name, shapes as the model's.
             examples: how many it was trained on; what it weighs.
             now_s: the time.

@@ -5,8 +5,8 @@
     strategy = FlR2sp(groups=8, fraction=0.75)        # instead of FedAvg(...)
     result = strategy.start(grid=grid, initial_arrays=..., num_rounds=20, evaluate_fn=...)
 
-A node has one message at a time. It is sent the model when its pace lets it go on, and not in
-rounds that all wait for. The app's own keys and metrics are as with Flower's ``FedAvg``. What is
+A node has one message at a time. It is sent the model when its pace permits the next update, not
+in rounds that all wait for. The app's own keys and metrics are as with Flower's ``FedAvg``. What is
 decided is pure and elsewhere: ``_federation`` and ``_conversation``; here messages are moved.
 """
 
@@ -459,7 +459,7 @@ class _Run:
         return then
 
     def _do(self, then: Then) -> None:
-        """Log and send; what cannot be sent may let others go on."""
+        """Log and send; a send that fails drops its node, which may release others."""
         to_do = [then]
         while to_do:
             then = to_do.pop(0)

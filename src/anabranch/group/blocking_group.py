@@ -863,7 +863,7 @@ class Group:
         makes no other calls than :meth:`pull` and :meth:`push`.
 
         Args:
-            parameters: float32 tensors; rank 0's values are everyone's at first.
+            parameters: float32 tensors; all ranks begin with rank 0's values.
             buffers: what a model has beside parameters, such as ``model.buffers()``: float32, and
                 integers up to 2^24. Each push sends them as they are. A step goes towards their
                 mean, and takes the largest of integers (under a barrier, which adds up updates on

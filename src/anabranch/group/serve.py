@@ -102,7 +102,7 @@ def serve(service: Service, process: Process, program: Program | None = None) ->
         LogError: the log cannot be created, or the journal not be used.
         SystemExit: it was told to terminate, and leaves its sites to the next.
     """
-    gc.freeze()  # what is there now stays: no collection need look through it
+    gc.freeze()  # modules stay loaded: collections would scan them again and again for nothing
     log_path, say = process.log, process.say
     if log_path is not None and not log_path.parent.is_dir():  # said before it is waited for
         raise LogError(f"cannot create {log_path}: there is no folder {log_path.parent}")

@@ -197,7 +197,7 @@ class LabelsHeld(_Event, frozen=True, kw_only=True):
 
 
 class WorkerWent(_Event, frozen=True, kw_only=True):
-    """The pace let a worker go on: pull the model, compute, and push."""
+    """The pace permitted an update: the worker pulls the model, computes, and pushes."""
 
     site: int
     update: int  # which of its updates it goes on to, from 1

@@ -31,11 +31,11 @@ class Iteration:
 
     update: int  # which, from 1
     samples: int  # of its batch
-    went_s: float  # when it could begin: it was let go on, and had computed what came before
+    went_s: float  # when it could begin: it had its permission, and had computed what came before
     asked_s: float  # when it had computed, and its push began
     came_s: float  # when all of its update was with the servers
     compute_s: float  # how long it computed
-    # When it was let go on to its next, or could begin it if that was later; None for its last, and
+    # When its next was permitted, or could begin if that was later; None for its last, and
     # where it died before.
     next_s: float | None
 
@@ -81,7 +81,7 @@ class PaceSummary:
 
     @property
     def whole(self) -> list[Iteration]:
-        """The iterations whose worker was let go on."""
+        """The iterations whose worker got its permission."""
         every = chain.from_iterable(self.iterations.values())
         return [each for each in every if each.next_s is not None]
 

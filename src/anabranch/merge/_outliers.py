@@ -18,10 +18,11 @@ _Share = Annotated[float, Meta(ge=0, le=1)]
 class OutlierFilter(Table, frozen=True, kw_only=True, tag_field="kind", tag="outlier-filter"):
     """A client is an outlier if its update and the mean of its step's keep pointing apart.
 
-    After each step the cosine of the angle between an update and the mean of all that were in the
-    step is told. A client with ``patience`` of them running below ``beta`` is barred: it is let go
-    on no more. What it has contributed stays, save that where the model is the mean of all clients'
-    last models (``serve.mixes = "cache"``) its own leaves it. Every update weighs 1.
+    After each step the servers tell the cosine of the angle between each update in it and their
+    mean. A client with ``patience`` cosines running below ``beta`` is barred: it computes no more
+    updates. What it has contributed stays in the model. Only where the model is the mean of all
+    clients' last models (``serve.mixes = "cache"``), the barred client's leaves it. Every update
+    weighs 1.
 
     Args:
         beta: the least cosine, in [-1, 1]; the paper's 0.5.

@@ -54,7 +54,7 @@ class DuplicateMessage(PeerError):
 
 
 class UnauthorisedPeer(PeerError):
-    """A peer that does not know the run's token, or speaks as somebody else."""
+    """A peer that does not know the run's token, or claims another identity than its own."""
 
 
 class UntrustedPeer(PeerError):

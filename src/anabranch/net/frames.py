@@ -160,7 +160,7 @@ class FrameReader:
         self.challenge: bytes | None = None
 
     def stop(self) -> None:
-        """Consume nothing more, not even what is already there."""
+        """Consume nothing more, not even bytes that have arrived."""
         self._stopped = True
 
     def trust(self, limits: Limits) -> None:

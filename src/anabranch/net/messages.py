@@ -26,12 +26,12 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unk
 
 
 class Hello(Message, frozen=True):
-    """First on a connection of a lane: who speaks, and to whom it believes it speaks.
+    """First on a connection of a lane: its source, and the target that it expects.
 
     Attributes:
         proof: see :mod:`anabranch.net.identity`.
-        source: who speaks.
-        target: to whom.
+        source: the site that connects.
+        target: the site that it expects at the other end.
         strand: the connection's place among those of the same lane, from 0.
         strands: how many connections the lane has.
         incarnation: which process of the source speaks, see :class:`Welcome`.
@@ -312,7 +312,7 @@ class Lagging(Message, frozen=True):
 
 
 class Signature(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a site would exchange: :class:`anabranch.exchange.terms.Terms`, and for whom to read."""
+    """What a site would exchange: :class:`anabranch.exchange.terms.Terms`, made readable."""
 
     op: int
     wire: int
@@ -870,7 +870,7 @@ class Proceed(Message, frozen=True):
     """To a worker: compute this update, on a batch of so many samples.
 
     (R²SP's Permission-to-Proceed.) ``pulls`` says whether the model comes for it; otherwise it is
-    computed on the one that is there. ``client`` is for whom, where a worker stands for many.
+    computed on the model in memory. ``client`` is the client that the worker stands for.
     ``looks`` says whether the worker evaluates the model that comes.
     """
 
@@ -1045,7 +1045,7 @@ class Failed(Message, frozen=True):
 
 
 class Shutdown(Message, frozen=True):
-    """Everybody has finished; the site may close."""
+    """Every site has finished; this one may close."""
 
 
 class Departed(Message, frozen=True):

@@ -156,11 +156,11 @@ class ControlNetwork(Network, Protocol):
     """
 
     async def connect_through(self, end: pipe.End, peer: str, receiver: Receiver) -> Connection:
-        """Connect to what is at the other end of an open pipe.
+        """Connect to the process at the other end of an open pipe.
 
         Args:
             end: this side's.
-            peer: what is there, for error messages.
+            peer: the process at the other end, for error messages.
             receiver: what hears it.
 
         Raises:

@@ -11,8 +11,8 @@ _EVERY_S = 10.0
 class RefusalLimit:
     """A token bucket: the first 20 refusals are reported, and from then on one in 10 s.
 
-    Anybody who reaches a listener can be refused as often as the network carries it, and must not
-    fill a disk or a terminal with that.
+    Any process that reaches a listener can be refused as often as the network carries it. Those
+    reports must not fill a disk or a terminal.
     """
 
     def __init__(self) -> None:

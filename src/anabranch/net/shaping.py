@@ -280,7 +280,7 @@ class ShapedNetwork:
         links: the links there and back, by the address that the first leads to; None for a link
             back that there is not. Other addresses are left alone.
         seed: of latencies that drift.
-        began: the loop's time at which the run began, once it has; nobody connects before.
+        began: the loop's time at which the run began, once it has; no site connects before.
         course: returns what is left of the rate of a link, by its source and target.
         connect_s: how long a link that is cut is waited for where a connection is to be made.
     """

@@ -18,7 +18,7 @@ from heapq import nlargest
 
 HEARTBEAT_S = 0.3
 LANE_HEARTBEAT_S = 0.1
-"""Between neighbours: what is silent there for a moment can be gone round at once."""
+"""Between neighbours: a lane that is silent for a moment can be gone round at once."""
 
 STILLNESS_S = 15.0
 """How long a peer that says nothing is borne with at least, while its kernel answers."""

@@ -321,6 +321,6 @@ def check_identity(peer: str, found: str | None, expected: str) -> None:
     """
     if found is not None and found != expected:
         raise UnauthorisedPeer(
-            f"{peer} has the certificate of {file_name(found) or 'nobody'}, not of "
+            f"{peer} has the certificate of {file_name(found) or 'no site'}, not of "
             f"{file_name(expected)}"
         )

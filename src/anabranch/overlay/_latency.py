@@ -10,8 +10,8 @@ from anabranch.overlay._model import Link
 class Latency:
     """The latency of one message after another over a link.
 
-    The series follows from the seed and the link's two ends alone, so whoever asks for it gets the
-    same, wherever the run takes place; the two directions of a pair drift apart.
+    The series follows from the seed and the link's two ends alone, so every process computes the
+    same one, on any machine. The two directions of a pair drift apart.
 
     Args:
         link: with no drift, every message takes its ``latency_s`` and nothing is drawn.

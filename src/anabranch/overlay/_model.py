@@ -73,7 +73,7 @@ class Site:
     Args:
         name: unique within its overlay; certificates and logs use it.
         latitude_deg, longitude_deg: where it stands, in [-90, 90] and [-180, 180], for drawing
-            and for geographic latency; both None where nobody said.
+            and for geographic latency; both None where unknown.
         uplink_bps: payload that all outgoing links may carry together, bit/s, > 0; None where
             only the links limit it.
         downlink_bps: the same for all incoming links.

@@ -96,7 +96,7 @@ def loads(
             reads; ``back_rate_bps``, ``back_trace`` or ``back_trace_file`` also makes the link
             the other way, with the same latency, drift and loss.
             ``[defaults]`` serves links that leave out ``rate_bps``, ``latency_s``,
-            ``latency_drift_s`` or ``loss`` (the latter two are 0 where nobody says), and sites
+            ``latency_drift_s`` or ``loss`` (the latter two are 0 if left out), and sites
             that leave out ``uplink_bps`` or ``downlink_bps``. ``[dynamics]`` changes all rates
             of links during the run, as `redraw` does.
         where: what errors call the document.

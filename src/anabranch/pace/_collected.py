@@ -65,7 +65,7 @@ class Collected:
         return () if update is None else (update,)
 
     def is_enough(self, taking_part: int, still_computing: int, now_s: float) -> bool:
-        """Return whether the round has its number, or nobody is left to wait for.
+        """Return whether the round has its number, or no worker is left to wait for.
 
         Args:
             taking_part: how many workers do, those whose updates are in among them.
@@ -106,7 +106,7 @@ class Collected:
         """Return how much of a whole round's updates are in, in [0, 1].
 
         Args:
-            workers: how many take part in a whole one, of whom it has the fraction.
+            workers: how many compute in a whole round, which ends with the fraction of them.
         """
         return min(1.0, len(self._in) / part_of(self._fraction, workers))
 

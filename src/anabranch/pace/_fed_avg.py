@@ -29,8 +29,8 @@ class FedAvg(Table, frozen=True, kw_only=True, tag_field="kind", tag="fedavg"):
         fraction: of those that are drawn, whose updates end the round, in (0, 1]; the R²SP paper's
             selection rate of BSP, 0.75 there.
         give_up_after: how many more rounds a client that is late is waited for; then it abandons
-            what it computes. If nothing comes of anybody, all do so after three times what a round
-            usually takes, and after twice as much the next time. None for ever.
+            what it computes. If no client returns anything, all do so after three times what a
+            round usually takes, and after twice as much the next time. None for ever.
         deadline_s: how long a round is waited for at most, seconds, even where it is not known
             what rounds usually take.
         seed: of the draws.
@@ -124,7 +124,7 @@ class _Rule:
         return (Step(updates, self._begin(now_s), abandon=given_up, share=share),)
 
     def _give_all_up(self, computing: list[int], now_s: float) -> tuple[Step, ...]:
-        """Let a round of which nothing has come go on, or let all abandon what they compute."""
+        """Draw more clients for a round without updates, or have all abandon what they compute."""
         more = self._top_up()
         went_on = (Step(proceed=more),) if more else ()
         if self._pace.give_up_after is None or not (computing or more or self._late):
@@ -141,7 +141,7 @@ class _Rule:
         return (Step(abandon=given_up),)
 
     def _begin(self, now_s: float) -> tuple[int, ...]:
-        """Draw the clients of the next round, and let them go on."""
+        """Draw the clients of the next round, and permit their updates."""
         self._drawn = set()
         went_on = self._top_up()
         if went_on:

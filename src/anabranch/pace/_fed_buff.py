@@ -1,4 +1,4 @@
-"""FedBuff: a step of the first few updates that are in; nobody waits (Nguyen et al., 2022)."""
+"""FedBuff: a step of the first few updates that are in; no worker waits (Nguyen et al., 2022)."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class FlR2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="fl-r2sp"):
             T / M where groups are alike: the port is as full at all times, and a fast group waits
             for no slow one.
         collects: whether updates count that come after enough are in and before the group's
-            ``turn`` (ours), or only what is there when the ``fraction`` is (the paper's).
+            ``turn`` (ours), or only those in when the ``fraction`` is (the paper's).
         give_up_after: how many turns of its group a straggler is waited for; then it abandons what
             it computes, and goes on with the present model. A group of which nothing comes is
             passed over each time that three times what rounds usually take have gone by, which

@@ -21,7 +21,7 @@ class Load(Protocol):
             worker: whose.
             samples: of its batch.
             compute_s: how long it computed.
-            iteration_s: from when it was let go on until all of its update had come; until its
+            iteration_s: from its permission until all of its update had come; until its
                 computing ended where updates come added up, or it computes on while it pushes.
         """
 

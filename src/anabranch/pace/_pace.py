@@ -118,7 +118,7 @@ class Rule(Protocol):
             compute_s: how long it computed; 0 where that is not known.
 
         Raises:
-            ValueError: it is not here, or was not let go on since its last update.
+            ValueError: it is not here, or has had no permission since its last update.
         """
 
     def look(self, now_s: float) -> tuple[Step, ...]:
@@ -129,7 +129,7 @@ class Workers:
     """Which workers take part, and which compute: what every rule has to know.
 
     Attributes:
-        computing: those that were let go on and have not pushed since.
+        computing: those that were permitted an update and have not pushed it.
         waiting: those that wait to go on, in the order in which they began to.
     """
 
@@ -160,7 +160,7 @@ class Workers:
     def push(self, worker: int) -> Update:
         """Let a worker wait, and name its update."""
         if worker not in self.computing:
-            raise ValueError(f"worker {worker} pushes an update, but was not let go on")
+            raise ValueError(f"worker {worker} pushes an update that was not permitted")
         self.computing.remove(worker)
         self.waiting[worker] = None
         self._pushed[worker] = self._pushed.get(worker, 0) + 1

@@ -78,7 +78,7 @@ class _Rule:
         self._deadline_s = NEVER_S if pace.deadline_s is None else pace.deadline_s
         self._workers = Workers()
         self._round = 0
-        self._pulled: dict[int, int] = {}  # in which round each worker was last let go on
+        self._pulled: dict[int, int] = {}  # the round of each worker's last permission
         self._in: dict[int, Update] = {}  # of the round in progress, in order of arrival
         self._undrafted: tuple[Update, ...] = ()  # of the round before
         self._picked: frozenset[int] = frozenset()  # in the round before

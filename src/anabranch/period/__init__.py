@@ -1,4 +1,4 @@
-"""Pure: how often sites talk, one file a period; and with whom, where not with all.
+"""Pure: how often sites talk, one file a period; and to which neighbours a site gossips.
 
 A period is a value that makes the rule of one site (:class:`Period`). Those that there are stand in
 one list, :data:`AnyPeriod`, by which scenario files and tests know them.

@@ -1,4 +1,4 @@
-"""With whom: which neighbours a site that gossips sends to (Malik, Qi and Dalla, II-C)."""
+"""Which neighbours a site that gossips sends to (Malik, Qi and Dalla, II-C)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Peers(Protocol):
     def choose(
         self, latencies_s: Mapping[int, float], all_of_them: int, draw: np.random.Generator
     ) -> list[int]:
-        """Return whom to send to, in rising order; none where there is none.
+        """Return the neighbours to send to, in rising order; empty where there is none.
 
         Args:
             latencies_s: how long what is sent takes to each neighbour that may be chosen, one way.
@@ -76,10 +76,10 @@ AnyPeers = RandomPeers | NearPeers
 
 
 class Gossip(Table, frozen=True, kw_only=True):
-    """Sites send their models to a few neighbours each time, and use what comes; no one waits.
+    """Sites send their models to a few neighbours each time, and use what comes; none waits.
 
     Args:
-        peers: whom a site sends to.
+        peers: chooses the neighbours that a site sends to.
         rule: what is made of a model that comes.
 
             ``pairs``: a neighbour that is sent a model sends its own back, and both move towards

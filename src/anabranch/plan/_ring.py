@@ -103,7 +103,7 @@ def _not_all_once(overlay: Overlay, order: Sequence[int]) -> str:
 
 
 def _neighbours(order: Sequence[int], both_ways: bool) -> list[_Edge]:
-    """Return who sends to whom."""
+    """Return the ring's directed edges, as (sender, receiver)."""
     onwards = [*zip(order, [*order[1:], *order[:1]], strict=True)] if len(order) > 1 else []
     return [*onwards, *((target, source) for source, target in onwards if both_ways)]
 

@@ -30,7 +30,7 @@ class Clients:
     def draw(
         self, update: Update, now_s: float, unjudged: Collection[int], settled: Mapping[int, int]
     ) -> int:
-        """Return for whom a worker computes an update.
+        """Return the client for which a worker computes an update.
 
         A client whose update waits for its step, or to be judged, only if there is no other.
 

@@ -48,7 +48,7 @@ class Collector:
     crowds on a few. So a belief that is not renewed moves towards the typical rate, the median of
     what links in use carry: after ``forget_s`` two thirds of the way, on a scale of ratios. The
     link then looks better than the worst half of those in use, so it is tried, and so measured. A
-    fast link that is forgotten loses little: nobody used it. Where rates really change, what was
+    fast link that is forgotten loses little: no tree used it. Where rates really change, what was
     measured long ago says little more than that it is a link.
 
     **Ports.** Links that share a site's port show their share of it while they send together. If

@@ -98,7 +98,7 @@ class Dispatcher:
         self._batch = max(1, len(self.first) // _DEALS_A_WINDOW)
         self._began_s: list[deque[float]] = [deque() for _ in shares]  # of chunks under way
         for tree in self.first:
-            self._began_s[tree].append(math.inf)  # nobody knows when the round begins at the sites
+            self._began_s[tree].append(math.inf)  # no site has said that the round began
         self._dealt = np.bincount(self.first, minlength=len(shares))
         self._finished = np.zeros((len(self.members), len(shares)), dtype=np.int64)
         self._everywhere = np.zeros(len(shares), dtype=np.int64)

@@ -20,7 +20,7 @@ class Introductions:
         self._apart = {ends for ends in self._apart if site not in ends}
 
     def introduce(self, site: int, neighbours: Collection[int]) -> bool:
-        """Take note whom a newcomer is introduced to; return whether it may start."""
+        """Note the neighbours that a newcomer is introduced to; return whether it may start."""
         self._awaits[site] = {*neighbours}
         return not neighbours
 

@@ -15,7 +15,7 @@ class Outliers:
     """Those whose updates keep pointing elsewhere, where the merge rule has a filter.
 
     Args:
-        judge: says whom to bar; clients, or workers that stand for themselves.
+        judge: names the clients to bar, or the workers that stand for themselves.
 
     Attributes:
         judge: see above.

@@ -38,7 +38,7 @@ class Presence:
         run: whose sites.
         work: handed to every site as it is.
         repairs: how all-reduces go on without a site that is lost; None where they do not.
-        planning: plans for those with whom the run begins.
+        planning: plans for the sites with which the run begins.
         pace: of the served model; None where sites all-reduce.
         admission: hears of newcomers that are gone.
         survivors: go on without sites that are lost.

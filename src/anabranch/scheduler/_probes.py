@@ -109,7 +109,7 @@ class Silences:
     """
 
     def __init__(self) -> None:
-        self._silent_s: dict[tuple[Process, Process], float] = {}  # who says it, of whom, and when
+        self._silent_s: dict[tuple[Process, Process], float] = {}  # by (reporter, silent process)
 
     def hear(self, site: Process, neighbour: Process, is_silent: bool, now_s: float) -> None:
         """Take note of what a site says of a neighbour: that it is silent, or speaks again."""

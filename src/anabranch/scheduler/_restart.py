@@ -16,7 +16,7 @@ class Returning:
         awaited: sites that were in the run.
 
     Attributes:
-        early: what else was heard meanwhile, and of whom.
+        early: other messages that came meanwhile, each with its sender.
     """
 
     def __init__(self, awaited: Collection[int]) -> None:

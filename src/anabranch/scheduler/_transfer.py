@@ -1,4 +1,4 @@
-"""How sites that have the same state hand it to another: which part comes from whom. Pure."""
+"""How sites that have the same state hand it to another: which site sends which part. Pure."""
 
 from __future__ import annotations
 

@@ -104,8 +104,8 @@ class Awareness:
         """Return the network as it should be on average while the next round lasts.
 
         An oracle expects what it knows: the overlay's rates and their traces, but not what faults
-        do to them. Whoever measures expects of each deviation from the typical rate what has been
-        seen to last, from its measurement to the round: see
+        do to them. A scheduler that measures expects of each deviation from the typical rate what
+        has been seen to last, from its measurement to the round: see
         :mod:`anabranch.scheduler._rate_forecast`. A `Latest` expects what was measured to stay.
         """
         if self._collector is None:

@@ -42,7 +42,7 @@ class Repairs:
         planner: plans for what is left.
         least_sites: with fewer than these the run ends.
         begin_with: how many sites it begins with; None for all. Others may join later.
-        retries: whether an exchange is begun again among those left; else what is there of its
+        retries: whether an exchange is begun again among those left; else what has come of its
             result counts.
     """
 

@@ -179,7 +179,7 @@ class Run:
 
     def _fail(self, error: Exception) -> None:
         self.end.set_exception(error)
-        self.end.exception()  # no one may be waiting for the end yet: no reason for a warning
+        self.end.exception()  # mark as retrieved, so that asyncio does not warn
 
     # --- what is said
 

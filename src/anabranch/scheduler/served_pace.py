@@ -225,7 +225,7 @@ class ServedPace:
     def awaits(self, site: int) -> frozenset[int]:
         """Return the lost sites without which one that would join again does not reach the model.
 
-        Where a planner finds other ways, no one of them is to blame: all that are lost.
+        Where a planner finds other ways, no single loss is the cause: all that are lost.
         """
         lost = self._run.lives.lost - {site}
         if self._reforming is not None:

@@ -296,7 +296,7 @@ class Scheduler:
                 async with within(run.give_up_s):
                     await self.presence.all_gone.wait()
             except TimeoutError:
-                pass  # they are gone, or will find nobody here
+                pass  # they are gone, or will find the listener closed
         self._listener.close()
         for session in run.sessions.values():
             if session.connection is not None:

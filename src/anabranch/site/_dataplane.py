@@ -219,7 +219,7 @@ class DataPlane:
         if self._failure.done():
             return False
         self._failure.set_exception(error)
-        self._failure.exception()  # somebody may never ask: that is no reason for a warning
+        self._failure.exception()  # mark as retrieved, so that asyncio does not warn
         return True
 
     # --- neighbours that come and go

@@ -108,7 +108,9 @@ class Instruments:
 
 
 def parent_to_ask(plan: Plan, site: int) -> int | None:
-    """Return whom a site asks for the time: its parent in the heaviest tree; None: the scheduler.
+    """Return the site that a site asks for the time; None for the scheduler.
+
+    It is the parent in the heaviest tree.
 
     A root asks the scheduler, and a site that reaches none of its parents over a link of its own
     does so too: a relay may be farther from the root than itself.

@@ -132,7 +132,7 @@ class Lane:
 
     Args:
         site: this site.
-        name: of the lane's tasks, for whoever asks what they wait for.
+        name: of the lane's tasks, which a debugger or a Deadlock shows.
         connect: makes a connection to the neighbour, given its strand; nothing else sends payloads
             on it.
         window: chunks of one route that may be at the neighbour if it relays.
@@ -290,7 +290,7 @@ class Lane:
     def drop(self) -> None:
         """Close for good; what waits here will not be sent, and is handed back as if it had been.
 
-        Nobody is there to take it, and others' credit must not be lost with it.
+        No process receives it any more, and others' credit must not be lost with it.
         """
         self.close()
         parked = chain.from_iterable(self._parked.values())

@@ -25,7 +25,7 @@ class Timekeeper:
 
     Args:
         clock: this site's own, seconds.
-        ask: sends a request to whom this site asks.
+        ask: sends a request to the parent or the scheduler.
     """
 
     def __init__(self, clock: Callable[[], float], ask: Callable[[TimeRequest], None]) -> None:

@@ -541,7 +541,7 @@ class SiteAgent:
         self.close()
 
     def close(self) -> None:
-        """Close every connection; no error reaches anyone."""
+        """Close every connection; no pending call gets an error."""
         for probe in self._probes:
             probe.cancel()
         if self._listener is not None:

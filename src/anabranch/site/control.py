@@ -91,7 +91,7 @@ _VERDICT_S = 2.0
 # Between attempts to connect again, doubled each time.
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.2
-_ATTEMPTS = 3  # that there is time for, where nobody answers any
+_ATTEMPTS = 3  # that there is time for, if none is answered
 
 
 class Neighbours(Protocol):
@@ -177,7 +177,7 @@ class Control:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is somebody to talk to, now or in a while."""
+        """Whether there is a session that is open, or may be resumed."""
         return self._session is not None and not self.is_over
 
     @property
@@ -297,7 +297,7 @@ class Control:
         """
         answer = await self._answers.get()
         if isinstance(answer, Exception):
-            self._answers.put_nowait(answer)  # for whoever asks next
+            self._answers.put_nowait(answer)  # for the next call
             raise answer
         for kind in kinds:
             if isinstance(answer, kind):
@@ -333,7 +333,7 @@ class Control:
             await asyncio.wait({self._reconnecting})
 
     def close(self) -> None:
-        """Close; no error reaches anyone."""
+        """Close; no pending call gets an error."""
         self._closed = True
         self._carrying.stop()
         if self._reconnecting is not None:
@@ -543,7 +543,7 @@ class Control:
     def _abort(self, error: Exception) -> None:
         if not self._aborted.done():
             self._aborted.set_exception(error)
-            self._aborted.exception()  # somebody may never ask: no reason for a warning
+            self._aborted.exception()  # mark as retrieved, so that asyncio does not warn
             self._answers.put_nowait(error)
             self._failed(error)
 

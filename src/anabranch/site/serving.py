@@ -147,7 +147,7 @@ class Serving:
         plane.put_in_charge(self, Op.STEP)
         adds_up = plan.groups or served.added_up
         if not adds_up and not welcome.updates and plan.version in self._parts:
-            # One that is let go on later than others may begin on a later model.
+            # A site whose permission comes later than others' may begin on a later model.
             self._models_here[1] = asyncio.Event()
             self._own_part.expect(1, self._memory(self._room(1, 0, served.model)))
         if welcome.updates and (not plan.groups or welcome.site in self._version_of):
@@ -370,7 +370,7 @@ class Serving:
         self._own_part.expect(then, self._memory(self._room(then, 0, self._model)))
 
     def advance(self, message: Advance) -> None:
-        """Take a step of the model, and send it to whom it says.
+        """Take a step of the model, and send it to the receivers that the message names.
 
         Raises:
             OutOfPlaceMessage: this site serves no part of the model.

@@ -17,8 +17,8 @@ def checksum(buffer: npt.NDArray[np.float32]) -> int:
     the rows, modulo 2**32, go through one CRC-32 each. One changed element is always noticed: it
     changes one column sum, and no CRC-32 misses a change within 32 bits. Two elements that trade
     places stand in different columns or rows, so some sums change, and the CRC misses that once
-    in 2**32. It runs at about the speed of memory, and is no defence against someone who seeks a
-    collision.
+    in 2**32. It runs at about the speed of memory, and is no defence against an attacker that seeks
+    a collision.
 
     Args:
         buffer: shape (elements,), float32, contiguous.

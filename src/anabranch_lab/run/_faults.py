@@ -433,7 +433,7 @@ def script(
     Args:
         faults: the ``[[fault]]`` entries.
         overlay: knows the sites and links that they name.
-        rounds: how many rounds the run has at most; None where nobody knows.
+        rounds: how many rounds the run has at most; None where unknown.
         seed: of what is drawn, >= 0.
 
     Raises:

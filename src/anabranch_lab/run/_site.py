@@ -490,7 +490,7 @@ class _Site:
             passing, client: see :meth:`World.compute`.
 
         Raises:
-            DivergedError: what it computed is not finite: it would spoil everybody's.
+            DivergedError: what it computed is not finite: it would spoil all sites' models.
         """
         loop = asyncio.get_running_loop()
         began_s = loop.time()
@@ -856,7 +856,7 @@ class _EventBuffer:
     """What a site saw and has not reported yet.
 
     Moments are told by the site's clock, which may be wrong; durations are measured by the loop's,
-    as a real process measures them by a clock that nobody sets.
+    as a real process measures them by a monotonic clock.
     """
 
     def __init__(self, world: World) -> None:

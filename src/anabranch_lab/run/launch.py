@@ -230,8 +230,8 @@ def _wait(
         return
     first = first or next(p for p in processes if p.popen.returncode != 0)
     _stop(processes, _LAST_WORDS_S)
-    # The scheduler knows why a run ended; where it was itself the cause, its end says so. A site
-    # that fails before it joins is nobody's business but ours.
+    # The scheduler knows why a run ended; where it was itself the cause, its end says so. Only
+    # the launcher sees a site that fails before it joins.
     told = scheduler not in running and scheduler.popen.returncode != 0
     raise RunAborted((scheduler if told else first).account())
 

@@ -52,7 +52,7 @@ from anabranch_lab.sim.network import SimulatedNetwork
 
 T = TypeVar("T")
 
-_TOKEN = "simulated"  # nobody else is there
+_TOKEN = "simulated"  # no other process can connect
 _EVENTS_A_COMMIT = 1000
 _UNUSUAL_S = 0.4  # from when on real lanes are unusually silent, if they never were before
 
@@ -142,7 +142,7 @@ class _Simulation:
     ) -> None:
         self._plan = plan
         self._running: tuple[RunLog, Scheduler] | None = None  # once there is a scheduler
-        self._over = False  # what happens now happens to nobody
+        self._over = False  # the run is over: ignore further faults
         self._scenario = structs.replace(scenario, shaped=True)  # its links cannot but be
         self._service = service
         self._overlay = overlay = service.overlay

@@ -300,7 +300,7 @@ def _shards(
     except ValueError as error:
         key, samples = "task.partition", len(_load_task(task.data, data_dir).train_labels)
         if clients is not None and parts > samples:
-            key = f"clients.registered: {parts}, of whom each needs a sample"
+            key = f"clients.registered: {parts}, and each needs a sample"
         raise ValueError(f"{key}: {error}") from None
 
 

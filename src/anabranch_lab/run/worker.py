@@ -74,7 +74,7 @@ def run_site(
     if threads is not None:
         # Torch reads it when it is imported: later, by what computes, or not at all.
         os.environ["OMP_NUM_THREADS"] = str(threads)
-    gc.freeze()  # what is there now stays: no collection need look through it
+    gc.freeze()  # modules stay loaded: collections would scan them again and again for nothing
     try:
         asyncio.run(
             _run(

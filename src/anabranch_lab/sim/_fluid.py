@@ -18,7 +18,7 @@ every flow takes the least of x and what it is offered elsewhere,
 
 or infinity, if they cannot fill it. A flow's rate is the least of its cap and its offers. When all
 offers agree with each other, no resource is overloaded, and a flow's least offer comes from a full
-resource on which nobody is faster. So offers in agreement *are* the max-min allocation, and
+resource on which no flow is faster. So offers in agreement *are* the max-min allocation, and
 whichever way we come to agreement is as good as progressive filling from scratch.
 
 **Repair, not recomputation.** What starts, ends or changes makes the offers of a few resources
@@ -27,8 +27,8 @@ the shared resources of its flows that may notice, until the queue is empty. A r
 only what is below its own offer, so a change travels from slower bottlenecks to faster ones and
 never back, and comes to rest: the lowest of all offers depends on nothing else, the second lowest
 on the lowest alone, and so on. The work is in proportion to what changes, not to the component,
-and the two usual cases are free: a flow alone on its link asks nobody, and a resource that stays
-below its capacity makes no difference to anyone (``spare_bps`` lets most flows in unexamined).
+and the two usual cases are free: a flow alone on its link needs no offer, and a resource that stays
+below its capacity limits no flow (``spare_bps`` lets most flows in unexamined).
 
 **Virtual time.** Flows with the same bottleneck have the same rate, so we keep no rate for them,
 but on the resource the bits that each of them has been ``served`` since it became a bottleneck.
@@ -54,7 +54,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-TIE = 1e-12  # far above what rounding adds up to, far below what anyone measures
+TIE = 1e-12  # far above what rounding adds up to, far below what a run can measure
 
 
 class Flow(Generic[T]):
@@ -183,7 +183,7 @@ class _Resource(Generic[T]):
                 return share_bps
             left_bps -= sum([limit for limit in limits if limit < share_bps])
             limits = higher
-        return inf  # full to within rounding, and nobody would take more
+        return inf  # full to within rounding, and no flow would take more
 
     def _offered_elsewhere(self, flow: Flow[T]) -> float:
         limit_bps = flow._cap_bps
@@ -340,7 +340,7 @@ class Fluid(Generic[T]):
         if now_s != self._now_s:
             if not now_s > self._now_s:
                 raise ValueError(f"time goes back from {self._now_s} s to {now_s} s")
-            self._share(self._now_s)  # in case nobody settled after a finish
+            self._share(self._now_s)  # in case the caller did not settle after a finish
         due_s = self._next_due_s()
         while due_s <= now_s + TIE * abs(now_s):
             if now_s <= due_s + TIE * abs(due_s):

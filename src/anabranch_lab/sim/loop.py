@@ -5,9 +5,9 @@ was scheduled for. So a run of hours takes as long as
 its events take to handle, and is the same every time. What must not happen in such a world is an
 error, at once and by name:
 
-- nothing can ever happen again, and somebody still waits: :class:`Deadlock` says who, and where;
+- nothing can ever happen again, and a task still waits: :class:`Deadlock` names it, and the line;
 - another thread calls in: its moment would depend on the machine;
-- somebody asks for a socket, a pipe or a subprocess: they live in real time.
+- a callback asks for a socket, a pipe or a subprocess: they live in real time.
 
 Work for an executor is done at once, in place. It takes no virtual time.
 
@@ -270,7 +270,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         raise AssertionError("there is no selector")
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps who would have to be woken."""
+        """Do nothing: this loop never sleeps in a selector, so none has to be woken."""
 
     def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
         raise RuntimeError(

@@ -299,7 +299,7 @@ class SimulatedNetwork:
             )
 
     def wake(self, site: int | None) -> None:
-        """Let a host go on that was put to sleep."""
+        """Wake a host that was put to sleep."""
         host = self.scheduler if site is None else self.sites[site]
         host.wake()
         self._speak(lambda end: end.host is host)
@@ -436,7 +436,7 @@ class SimulatedNetwork:
     def connect(self, port: Port, address: Address, receiver: Receiver) -> _End:
         """Make a connection from a port; see :class:`Port`."""
         if address not in self._listeners:
-            raise LinkError(f"cannot connect to {address[0]}:{address[1]}: nobody listens there")
+            raise LinkError(f"cannot connect to {address[0]}:{address[1]}: no host listens there")
         host, welcome = self._listeners[address]
         if port.site is None and port.host in self._cut_off:
             raise LinkError(f"cannot connect to {address[0]}:{address[1]}: nothing leads there")
@@ -592,7 +592,7 @@ class _End:
         return self.peer_host.name
 
     def trust(self) -> None:
-        """Everybody in a simulation is trusted."""
+        """Do nothing: all processes of a simulation are trusted."""
 
     def tell_silence(self, told: Callable[[bool], None]) -> None:
         self._tell_silence = told

@@ -2,8 +2,8 @@
 
 Its recordings are wav files, ``<digit>_<speaker>_<index>.wav``, 50 of each digit by each of six
 speakers, mono, 16 bits, 8 kHz. They are taken from the first directory that has them, as a folder
-``recordings`` or in a tar file; else its archive is fetched. The archive is packed anew by whoever
-serves it, so what is checked is the recordings themselves: every name and every byte.
+``recordings`` or in a tar file; else its archive is fetched. Each server
+packs the archive anew, so the check covers the recordings themselves: every name and every byte.
 """
 
 from __future__ import annotations

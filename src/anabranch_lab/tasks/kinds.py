@@ -3,8 +3,8 @@
 `digits` comes with scikit-learn and needs no file. `mnist` and `fashion-mnist` are read from their
 official files, found in a directory or fetched, and refused if a single byte differs. `cifar-10`
 is read from its official archive, or from files of their form. `cifar-10-part` trains on the
-archive's first three training files alone and holds out the fifth, for whoever has no more of
-them; its accuracies are not those of the official split. `spoken-digits` is the Free Spoken Digit
+archive's first three training files alone and holds out the fifth, where the others are missing;
+its accuracies are not those of the official split. `spoken-digits` is the Free Spoken Digit
 Dataset as spectrograms, for key-word spotting. `synthetic-tones` has their form and needs no file:
 pairs of gliding tones in noise, drawn by a rule. `pairs` and `translation` are tokens, drawn by
 rules: to classify pairs of sentences, and to say a sentence's translation word by word.

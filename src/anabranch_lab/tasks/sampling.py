@@ -50,7 +50,7 @@ class Sampling(Protocol):
         Args:
             shard: indices of the samples, shape (n,), n >= 1.
             labels: theirs, shape (n,), or further axes where ``by_label`` is false.
-            generator: of every draw; no one else's.
+            generator: of every draw, and of no others.
 
         Raises:
             ValueError: labels that it cannot draw by.

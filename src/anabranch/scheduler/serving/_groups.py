@@ -12,13 +12,13 @@ A group is at one stage at a time, and :data:`TABLE` has every change that there
      └──leaves── from every other stage
 
 - **Out**: the pace does not know it. It has no members, or the one that it has is barred or idle.
-- **Waiting** and **computing**: the pace knows it, and lets it go on or not.
+- **Waiting** and **computing**: the pace knows it, and has it wait or proceed.
 - **Giving up**: its way to the servers is broken, so it has left the pace. It rests once its
   workers have asked to go on after each update that was given up.
 - **Resting**: nothing of it is under way, and it is out of the pace until new groups are formed.
 
-A group that is to change rests when the pace would let it go on. A group that was to change may be
-kept after all, and joins the pace again as it is.
+A group that is to change rests when the pace would permit an update. A group that was to change
+may be kept after all, and joins the pace again as it is.
 
 **Epochs.** A group's sums hold the updates of its members and no others. Each change of members,
 and all else that makes sums void, begins an epoch of the group. Sites take all workers of a plan's
@@ -47,9 +47,9 @@ class Happens(Enum):
     """What can happen to a group."""
 
     JOINS = "joins the pace"
-    PROCEEDS = "is let go on"
+    PROCEEDS = "may proceed"
     PUSHES = "has pushed its updates"
-    LEAVES = "has no worker left that the pace may let go on"
+    LEAVES = "has no worker left that could proceed"
     GIVES_UP = "gives up what is under way"
     RESTS = "rests"
 

@@ -1,7 +1,7 @@
 """How a pace's steps become decisions: permissions, and the workers and groups that leave. Pure.
 
-A step settles updates first, so that their clients are free. Then each group that the pace lets go
-on does one of four things:
+A step settles updates first, so that their clients are free. Then each group that
+may proceed does one of four things:
 
 - it *rests*, if it is to change and has updates to make;
 - it is *idle*, if it has updates to make and no client is free;

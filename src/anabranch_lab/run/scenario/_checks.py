@@ -208,8 +208,8 @@ def _check_clients(scenario: Scenario) -> None:
         )
     if clients.vanish and not gives_up:
         raise ScenarioError(
-            "clients.vanish: somebody has to give up who never returns; give pace.give_up_after "
-            "and pace.deadline_s (fedavg, fl-r2sp), or leave it out"
+            "clients.vanish: rounds would wait for ever for clients that vanish; give "
+            "pace.give_up_after and pace.deadline_s (fedavg, fl-r2sp), or leave it out"
         )
     if isinstance(task, Own):
         raise ScenarioError(
@@ -296,7 +296,7 @@ def _check_gossip(scenario: Scenario) -> None:
     for key, value in others.items():
         if value is not None:
             raise ScenarioError(
-                f"{key}: sites that gossip wait for no one, and average with neighbours alone; "
+                f"{key}: sites that gossip wait for no others, and average with neighbours alone; "
                 f"leave {key} or [gossip] out"
             )
     if scenario.period.shares:

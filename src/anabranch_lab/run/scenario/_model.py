@@ -107,8 +107,8 @@ class Scenario(Table, frozen=True, kw_only=True):
         average: what is averaged where the period has sites make local steps; None for the mean of
             whole models, which steps wait for. Where the model is served, its outer optimiser is
             the servers'.
-        gossip: with whom: sites send their models to some neighbours and use what comes, instead of
-            averages of all; None averages, or all-reduces, over all sites.
+        gossip: which neighbours each site sends its model to. Sites use what comes instead of
+            averages of all. None averages, or all-reduces, over all sites.
         merge: what an update weighs.
         load: how much work each does.
         sampling: which of its samples each draws.
