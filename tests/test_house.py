@@ -162,6 +162,59 @@ def modules_used_by() -> dict[str, set[str]]:
     return used
 
 
+def module_file(module: str) -> Path | None:
+    """Return the file of a module of ours, a package's `__init__.py`; None where it has none."""
+    for base in (ROOT / "src", ROOT):
+        path = base.joinpath(*module.split("."))
+        for file in (path.with_suffix(".py"), path / "__init__.py"):
+            if file.exists():
+                return file
+    return None
+
+
+@cache
+def names_bound_in(file: Path) -> frozenset[str]:
+    """Return what a file imports, defines or assigns, in any scope."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return frozenset(found)
+
+
+IMPORT = re.compile(
+    r"^ *(?:from ((?:anabranch|anabranch_lab|papers|tests)(?:\.\w+)*) import (\([^)]*\)|[^\n\\]*)"
+    r"|import ((?:anabranch|anabranch_lab)(?:\.\w+)+))",
+    re.M,
+)
+
+
+def test_every_name_that_is_imported_exists() -> None:
+    """Type checkers take any name of a lazy package, and none reads programs in strings."""
+    lacking = []
+    for folder in ("src", "papers", "tests", "benchmarks", "examples", "docs"):
+        for file in (ROOT / folder).rglob("*.py"):
+            for module, names, whole in IMPORT.findall(file.read_text()):
+                home = module_file(module or whole)
+                if (module or whole).startswith("anabranch.room"):  # an example in a docstring
+                    continue
+                if home is None:
+                    lacking.append(f"{file.relative_to(ROOT)}: no module {module or whole}")
+                    continue
+                plain = re.sub(r"#[^\n]*|[()]", "", names)
+                named = {each.split()[0] for each in plain.split(",") if each.strip()}
+                lacking += [
+                    f"{file.relative_to(ROOT)}: {module} has no {name}"
+                    for name in sorted(named - names_bound_in(home))
+                    if not module_file(f"{module}.{name}")
+                ]
+    assert lacking == []
+
+
 def test_a_file_that_no_other_room_imports_begins_with_an_underscore() -> None:
     used, wrong = modules_used_by(), []
     for room, file in files():

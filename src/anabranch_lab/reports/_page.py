@@ -14,12 +14,12 @@ from plotly.offline import get_plotlyjs
 from anabranch.log import units
 from anabranch.log.summary import RunSummary
 from anabranch_lab.reports import (
+    _awareness,
     _awareness_figure,
     _pace_figures,
     _plan_figure,
     _run_figures,
     _twin_figures,
-    awareness,
     tables,
 )
 from anabranch_lab.reports._twin import AGREEMENT
@@ -63,7 +63,7 @@ def render(template: str, values: Mapping[str, object]) -> str:
         draw=draw,
         by_name=_by_name,
         tables=tables,
-        awareness=awareness,
+        awareness=_awareness,
         plan_figure=_plan_figure,
         run_figures=_run_figures,
         pace_figures=_pace_figures,
