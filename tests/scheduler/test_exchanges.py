@@ -15,7 +15,7 @@ from anabranch.net.messages import Signature
 from anabranch.plan import Plan, Tree
 from anabranch.scheduler._exchanges import ExchangeBook
 from anabranch.scheduler._plans_by_size import PlansBySize
-from anabranch.scheduler.calls._answer import Abandoned, Answer, Disagreement, Granted, Whole
+from anabranch.scheduler.calls._answer import Abandoned, AllGathered, Answer, Disagreement, Granted
 from anabranch.scheduler.calls._held import Counter
 from anabranch.scheduler.calls._requests import Request
 from anabranch.site.channel import KEPT_PLANS
@@ -390,7 +390,7 @@ def test_a_gathering_that_waits_for_a_lost_member_alone_is_whole() -> None:
     book = book_of([0, 1, 2], replace(FIRST, trees=(Tree(0, 1.0, (-1, 0, 0), (-1, 0, 0)),)))
     for site in (0, 2):
         assert book.gather(site, 1, b"%d" % site) == ()
-    assert book.lose(1) == (Whole(1, (b"0", b"2"), admits=False, heard=0),)
+    assert book.lose(1) == (AllGathered(1, (b"0", b"2"), admits=False, heard=0),)
 
 
 def test_a_broadcast_from_a_lost_member_is_given_up() -> None:
@@ -422,7 +422,7 @@ def test_several_may_be_lost_at_once() -> None:
     book = book_of([0, 1, 2, 3])
     for site in (0, 1, 3):
         assert book.gather(site, 1, b"%d" % site) == ()
-    assert book.lose(2, 3) == (Whole(1, (b"0", b"1"), admits=False, heard=0),)
+    assert book.lose(2, 3) == (AllGathered(1, (b"0", b"1"), admits=False, heard=0),)
 
 
 def test_a_site_that_tells_no_checksum_differs_from_none() -> None:
@@ -455,5 +455,5 @@ def test_a_gathering_that_the_site_had_joined_which_left_ends_at_the_others() ->
     assert book.gather(2, 1, b"c") == ()
     assert book.leave(2, "it has left") == ()
     assert book.gather(0, 1, b"a") == ()
-    assert book.gather(1, 1, b"b") == (Whole(1, (b"a", b"b", b"c"), False, 0),)
+    assert book.gather(1, 1, b"b") == (AllGathered(1, (b"a", b"b", b"c"), False, 0),)
     assert book.gather(0, 2, b"") == (Abandoned(0, 2, 0, True, "it has left"),)

@@ -1,8 +1,28 @@
-"""The conversation with newcomers: sites that join a run which goes on, until they are let in.
+"""How a newcomer becomes a member: a site that joins after the run has begun.
 
-They are introduced to their neighbours first. Where the model is served, they then are workers;
-where sites all-reduce, members let them in by a gathering. How far each is, is in
-:mod:`anabranch.scheduler._newcomers`.
+::
+
+    newcomer              scheduler                 neighbours and members
+    Join, Ready ───────▶  introduced ── Rejoined ─▶ (each opens lanes to the new process)
+                                     ◀─ RejoinAck ─
+              ◀─ Start ─  started
+    Gather(admits) ────▶  asking                 ◀─ Gather(admits) of every member
+           ◀─ Admitted ─  member     ── Admitted ─▶
+    InStep ────────────▶  in step: it gets a full place in the next plan
+
+- **Introduction comes first**, because a neighbour refuses lanes of a process that it does not
+  know. A newcomer starts once each neighbour has acknowledged it, or is gone itself.
+- **Where the model is served**, a started newcomer is a worker, and the pace lets it join.
+- **Where sites all-reduce**, the members admit newcomers by a gathering, at one place in the order
+  of their calls. Members that have the state of training then hand it on, and the newcomer follows
+  their exchanges without contributing until it is in step.
+
+What must never happen: a newcomer is admitted while exchanges are under way, since their sums and
+plans lack it; a failure of a newcomer ends the run; or a newcomer becomes a member over lanes that
+have ended (their links are then cut, and one that has no others is turned away).
+
+The stages are in :mod:`anabranch.scheduler.membership._life`, and the acknowledgements that are
+still awaited in :mod:`anabranch.scheduler._newcomers`.
 """
 
 from __future__ import annotations
@@ -42,13 +62,13 @@ _MOST_SAID = 200  # characters
 
 
 class Admission:
-    """Introduces newcomers, lets them begin, and lets them in.
+    """Introduces, starts and admits newcomers.
 
     Args:
-        run: which they join.
-        planning: plans for those who are there.
+        run: the run that they join.
+        planning: plans for all members after an admission.
         pace: of the served model; None where sites all-reduce.
-        remember: writes down what a restart needs.
+        remember: writes the journal.
     """
 
     def __init__(
@@ -65,12 +85,12 @@ class Admission:
         self._remember = remember
 
     def hear(self, site: int, message: AnyMessage) -> None:
-        """Act on a message of one that is no member yet; whatever it does, the others go on."""
+        """Act on a newcomer's message; none of them can end the run."""
         match message:
             case Ready() if self._run.lives.may(site, Happens.IS_INTRODUCED):
                 self._introduce(site, message.buffer_elements)
             case RejoinAck() if self.is_newcomer(message.site):
-                self.met(site, message)
+                self.acknowledged(site, message)
             case Gather() if message.admits and self._run.lives.may(site, Happens.ASKS):
                 self._run.lives.happens(Happens.ASKS, site)
             case TimeRequest():
@@ -82,21 +102,21 @@ class Admission:
             case Failed():
                 self._failed(site, message.reason)
             case Abort():
-                self._run.post(site, message)  # it waits for this, or a word of who is to blame
+                self._run.post(site, message)  # the site waits for its own abort, or for a cause
                 self.forget(site)
             case CutOff() if 0 <= message.neighbour < self._run.overlay.size:
                 incarnations = self._run.members.incarnations
                 if message.incarnation == incarnations[message.neighbour]:
-                    self._introductions.parted(site, message.neighbour)
+                    self._introductions.lane_ended(site, message.neighbour)
             case Report() | Measured() | RejoinAck() | LinkProbed() | Silent():
-                pass  # of no interest yet
+                pass  # only members' measurements and complaints count
             case _:
                 raise OutOfPlaceMessage(f"a {type(message).__name__} from {self._run.name(site)}")
 
     def _failed(self, site: int, reason: str) -> None:
-        """Forget a newcomer that an error of its own has ended, and say why.
+        """Forget a newcomer that failed by an error of its own, and write the reason down.
 
-        Otherwise a site that is started again and fails each time would do so without a word here.
+        Otherwise the log would say nothing of a site that fails at each restart.
         """
         run = self._run
         if self._pace is None:
@@ -108,35 +128,35 @@ class Admission:
         """Return whether this is a site that has joined and is no member yet."""
         return 0 <= site < self._run.overlay.size and self._run.is_newcomer(site)
 
-    def met(self, site: int, message: RejoinAck) -> None:
-        """Hear that a site knows where a newcomer is."""
+    def acknowledged(self, site: int, message: RejoinAck) -> None:
+        """Note that a site knows the address of a newcomer; start the newcomer if all do."""
         is_now = message.incarnation == self._run.members.incarnations[message.site]
-        if is_now and self._introductions.met(message.site, site):
+        if is_now and self._introductions.acknowledged(message.site, site):
             self._start(message.site)
 
     def forget(self, site: int) -> None:
-        """Take note that a newcomer is gone."""
-        self._run.lives.happens(Happens.IS_FORGOTTEN, site)
+        """Remove a newcomer that ended before its admission."""
+        self._run.lives.happens(Happens.ENDS_EARLY, site)
         self._introductions.forget(site, self._run.lives.newcomers)
         self._run.forget_process(site)
         self._run.sessions.pop(site, None)
         self.need_not_know(site)
 
     def need_not_know(self, site: int) -> None:
-        """Let newcomers begin that wait for nothing but that this one knows of them."""
+        """Await no acknowledgement of a site that is gone; start newcomers that need no other."""
         for newcomer in self._introductions.gone(site):
             if not self._run.is_over:
                 self._start(newcomer)
 
-    def let_in(self, number: int, holders: frozenset[int]) -> Outcome:
-        """Let in those that ask for it, as all members have said by a gathering.
+    def admit(self, number: int, holders: frozenset[int]) -> Outcome:
+        """Admit the newcomers that ask for it, since all members have gathered to admit.
 
         Args:
             number: of the gathering.
             holders: members that have the state of training; none at a group's first gathering.
         """
         run = self._run
-        follow = bool(holders)  # those that have the state go on while they hand it on
+        follow = bool(holders)  # newcomers follow while the holders hand the state on
         holders = holders or frozenset({min(run.channels.books.members(0))})
         apart = {(a, b) for ends in self._introductions.apart for a, b in permutations(ends, 2)}
         asking, cut = run.lives.sites(Stage.ASKING), run.members.out_of_reach | apart
@@ -158,14 +178,14 @@ class Admission:
         return outcome
 
     def _take_in(self, site: int, now_s: float) -> None:
-        """Let a newcomer be a member."""
+        """Make a newcomer a member."""
         run = self._run
-        run.lives.happens(Happens.IS_LET_IN, site)
+        run.lives.happens(Happens.IS_ADMITTED, site)
         self._introductions.forget(site, run.lives.newcomers)
         run.write_joined(site, now_s)
 
     def in_step(self, site: int, message: InStep) -> None:
-        """Hear that a member that has followed takes part like any other from now on."""
+        """Note that a following member is in step: it contributes to exchanges from now on."""
         run = self._run
         if message.kept < 0 or len(message.why) > _MOST_SAID:
             raise MalformedMessage(f"{run.name(site)} is in step with {message.kept} calls kept")
@@ -183,9 +203,10 @@ class Admission:
         self._planning.use(plan, f"{run.name(site)} is in step")
 
     def _introduce(self, site: int, buffer_elements: int) -> None:
-        """Tell the neighbours of a newcomer where it is; it starts once they know."""
+        """Tell the neighbours of a newcomer its address; it starts once all know it."""
         run = self._run
-        if self._is_turned_away(site):  # a neighbour may be sending its past process the last model
+        # First, since a neighbour may still be sending the last model to the site's past process.
+        if self._is_turned_away(site):
             return
         if self._pace is not None and buffer_elements != run.buffer_elements:
             reason = f"{buffer_elements} elements, where this run has {run.buffer_elements}"
@@ -202,10 +223,10 @@ class Admission:
             self._start(site)
 
     def _is_turned_away(self, site: int) -> bool:
-        """Turn a worker away that cannot take part; return whether that is so."""
+        """Turn away a worker that has no updates to make or no way to the model; return whether."""
         if self._pace is None:
             return False
-        if self._pace.takes_nobody:
+        if self._pace.is_closed:
             self._turn_away(site, "the others have made all their updates")
             return True
         if missing := self._pace.awaits(site):
@@ -223,7 +244,7 @@ class Admission:
         self.forget(site)
 
     def _start(self, site: int) -> None:
-        """Let one begin: where the model is served, as a worker; else it has to be let in yet."""
+        """Start a newcomer; where the model is served it is a member at once, as a worker."""
         run = self._run
         if self._is_turned_away(site):
             return

@@ -1,4 +1,4 @@
-"""How a run begins: once all sites of its start are ready, and have buffers of one size."""
+"""How a run begins: once all sites of the start are ready and report buffers of one size."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Beginning:
     """Begins a run.
 
     Args:
-        run: that begins.
+        run: the run.
         planning: finds the plan for buffers of the sites' size.
-        keeper: writes down what a restart needs.
+        keeper: writes the journal.
         pace: of a served model; None where sites all-reduce.
-        presence: greets sites that have come too late to begin with the others.
+        presence: welcomes sites that joined after the start was chosen.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class Beginning:
         self._keeper = keeper
         self._pace = pace
         self._presence = presence
-        self._first_ready = 0  # which site was
+        self._first_ready = 0  # the site that was ready first, named if another one disagrees
 
     def take_size(self, site: int, buffer_elements: int) -> None:
-        """Hear how large a site's buffer is that is ready; begin if it was the last."""
+        """Note the size of a ready site's buffer; begin if it was the last one to be ready."""
         run = self._run
         if run.buffer_elements is None:
             run.buffer_elements, self._first_ready = buffer_elements, site
@@ -52,7 +52,7 @@ class Beginning:
             self.if_all_ready()
 
     def if_all_ready(self) -> None:
-        """Begin if all sites of the start are ready, once their buffers are planned for."""
+        """Begin if all sites of the start are ready, once a plan for their buffers is found."""
         run = self._run
         elements = run.buffer_elements
         if not run.lives.are_ready or elements is None:
@@ -60,10 +60,11 @@ class Beginning:
         if elements:
             self._planning.seek(elements, lambda _: self._begin(elements))
         else:
-            self._begin(0)  # sites say at the first exchange how large it is
+            self._begin(0)  # each exchange tells its own size, as in a group
 
     def _begin(self, buffer_elements: int) -> None:
         run = self._run
+        # The plan was looked for in a thread: the run may have ended or begun since.
         if run.is_over or run.started_s is not None:
             return
         run.started_s = run.now_s()

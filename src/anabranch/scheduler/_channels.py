@@ -1,12 +1,8 @@
-"""What members exchange, gather and dispatch, for all sites and for some of them. Pure.
+"""Every channel of a run: one method for each message of a site about its calls. Pure.
 
-A channel is a set of members and the exchanges among them, numbered from 1; channel 0
-is that of all sites.
-Time is handed in; what is to be said, and to which site, is returned.
-
-Each message of a site passes three stages: `checks` refuse what cannot be, the channel's book
-(`exchanges`) says what follows from it, and `answering` makes messages of that. The other parts
-keep one idea each, in :mod:`anabranch.scheduler.calls`.
+The states of a call, and the parts that this class puts together, are told at the head of
+:mod:`anabranch.scheduler.calls`. Time is an argument. Each method returns an
+:class:`anabranch.scheduler.calls._outcome.Outcome`: messages, and to which site each goes.
 """
 
 from __future__ import annotations
@@ -53,26 +49,26 @@ from anabranch.scheduler.calls._subgroups import Subgroup, Subgroups
 class Channels:
     """Every channel of a run.
 
-    It is one class since each method is a message of a site's, and all pass through the same parts.
+    It is one class, because each method acts on one message and all share the same parts.
 
     Args:
         name: makes a site's name for error messages.
-        sites: how many there are.
-        plan: the first plan of all of them.
-        most_bytes: of buffers of exchanges under way at once.
-        chunking: the most elements of a chunk, by the plan and the elements of the buffer.
+        sites: the number of sites.
+        plan: the first plan of all sites.
+        most_bytes: the most bytes of buffers in exchanges under way at once.
+        chunking: returns the most elements of a chunk, for a plan and the elements of a buffer.
         dispatching: how chunks are dispatched during an exchange; None deals all beforehand.
-        repairs: whether exchanges are completed without a site or a link that is lost.
-        transferring: how members hand their state to further ones.
+        repairs: whether exchanges are completed after a loss; otherwise a loss ends the run.
+        transferring: returns which members send which parts of the state to a newcomer.
         by_size: whether each order of size of buffers has a plan of its own.
 
     Attributes:
-        books: of all channels: their members, their plans, and which calls wait.
-        checks: what sites may ask for, and say.
-        following: members that contribute nothing to the exchanges of all sites that are called
-            for now, as they have yet to get the state of training.
-        results: how many exchanges have a result that a member holds.
-        result_bytes: of their buffers, as they travel.
+        books: of all channels: their members, plans and calls.
+        checks: refuses messages about calls that cannot be.
+        following: the members that follow the exchanges of all sites without contributing, until
+            they have the state of training.
+        results: the number of exchanges with a result that a member holds.
+        result_bytes: of these results, in the type in which they travel.
     """
 
     def __init__(
@@ -101,7 +97,8 @@ class Channels:
         self.results = 0
         self.result_bytes = 0
         self._rounds: Last | None = None
-        self._called_for: dict[int, int] = {}  # by channel: the latest that members were called to
+        # By channel, the latest exchange that `Awaited` told members of: each is told of once.
+        self._called_for: dict[int, int] = {}
         self._models: dict[int, Models] = {}  # by channel
 
     @property
@@ -111,30 +108,30 @@ class Channels:
 
     @property
     def is_busy(self) -> bool:
-        """Whether members follow, or exchanges are under way: no further site is let in then."""
+        """Whether members follow or exchanges are under way: no site is admitted then."""
         return bool(self.following.sites) or self.books.are_busy
 
     @property
     def incomplete(self) -> int:
-        """How many results lack contributions of members."""
+        """The number of results that lack contributions of members."""
         return self._settling.incomplete
 
     def add(self, plan: Plan, elements: int) -> Outcome:
-        """Let buffers of a further order of size have this plan, which may be in use already."""
+        """Use a plan for a further order of size of buffers; it may be in use for others."""
         outcome = Outcome()
         self.books.add(plan, elements)
         self._answering.use_room(outcome)
         return outcome
 
     def close(self, reason: str) -> None:
-        """Hold no further exchange; those under way run to their end.
+        """Set the last exchange of each channel; those under way run to their end.
 
-        Members hear with a result which call is the last of its channel: the latest, or the next
-        one where no member waits to hear of that any more. Where they hear neither with a grant
-        nor once all hold it, the latest is the last, and the next one is refused.
+        Members hear with an exchange that it is the last one of its channel. That is the latest
+        one while a member still awaits its grant or its settlement, and the next one otherwise.
+        If members hear of the end by a refusal alone, the latest is the last.
 
         Args:
-            reason: why.
+            reason: why no exchange follows.
         """
         lasts = [book.latest_held for book in self.books]
         if self._settles or self.books.tells_last:
@@ -143,17 +140,17 @@ class Channels:
         self.books.close(reason, lasts)
 
     def bound(self, rounds: int, why: str) -> None:
-        """Hold no more rounds than these.
+        """Bound the number of rounds.
 
         Args:
-            rounds: exchanges of all sites, without those that hand the state on.
-            why: what a site is told that asks for a further one.
+            rounds: the exchanges of all sites that count: those that hand the state on do not.
+            why: the reason for a site that asks for a further one.
         """
         self._rounds = Last(rounds, why)
         self._bind()
 
     def _bind(self) -> None:
-        """Bound the exchanges of all sites, as far as it is known which are no rounds."""
+        """Move the bound on exchanges of all sites past each one that hands the state on."""
         if self._rounds is not None:
             number = self.following.number_of(self._rounds.number)
             self.all.end.bound = Last(number, self._rounds.why)
@@ -161,10 +158,10 @@ class Channels:
     # --- exchanges
 
     def request(self, site: int, message: ExchangeRequest) -> Outcome:
-        """Answer a site's request for an exchange.
+        """Answer a site's call for an exchange.
 
         Raises:
-            OutOfPlaceMessage: it cannot be, or does not follow the site's last one.
+            OutOfPlaceMessage: its terms are impossible, or it does not follow the site's last one.
         """
         book = self.books.of(site, message.channel)
         signature = message.signature
@@ -176,7 +173,7 @@ class Channels:
         if is_first and is_of_all and signature.receivers:
             self.following.note_transfer(message.number)
             self._bind()
-            outcome.is_to_remember = True
+            outcome.is_to_remember = True  # a restarted scheduler would count it as a round
         book.has_followers = is_of_all and bool(self.following.sites)
         refusal = ""
         if book.is_last_to_ask(site, message.number):
@@ -196,13 +193,13 @@ class Channels:
         """Answer a site that will probably call for an exchange next.
 
         Raises:
-            OutOfPlaceMessage: it cannot be, or does not follow the site's last one.
+            OutOfPlaceMessage: its terms are impossible, or it does not follow the site's last one.
         """
         book = self.books.of(site, message.channel)
         self.checks.exchange(site, message.signature)
         outcome = Outcome()
         if book is self.all and self.following.sites:
-            return outcome  # who follows in an exchange is fixed by the first call for it
+            return outcome  # the first call fixes the followers of an exchange, so none precedes it
         answers = book.ask_ahead(_request(site, message))
         if answers is None:
             self._refuse(site, message, outcome)
@@ -211,15 +208,16 @@ class Channels:
         return outcome
 
     def _refuse(self, site: int, message: ExchangeRequest | AskAhead, outcome: Outcome) -> None:
-        """Tell a site that an exchange is not held, and why."""
+        """Tell a site that no further exchange follows, and why."""
         refused = self.books.refusal(message.channel, message.number)
         outcome.say.append((site, refused))
         outcome.over = refused.reason
 
     def _take_back(self, site: int, outcome: Outcome, call: ExchangeRequest | None = None) -> None:
-        """Take back what a site had asked for ahead, unless this call is that.
+        """Take back a site's request ahead, unless this call is the one it asked for.
 
-        It may have been granted, and takes room for which other members could wait for ever.
+        A request ahead may have been granted. It would take room for ever, and others may wait for
+        that room.
         """
         for channel, book in enumerate(self.books):
             is_its = call is not None and call.channel == channel
@@ -227,7 +225,7 @@ class Channels:
                 self._answering.answer(channel, book.take_back(site), outcome)
 
     def _call(self, site: int, message: ExchangeRequest, outcome: Outcome) -> None:
-        """Tell members once of an exchange that one of them waits for."""
+        """Tell the other members, once, that a member waits for them in an exchange."""
         if message.number > self._called_for.get(message.channel, 0):
             self._called_for[message.channel] = message.number
             awaited = Awaited(message.channel, message.number)
@@ -235,10 +233,10 @@ class Channels:
             outcome.say += [(member, awaited) for member in members if member != site]
 
     def refuse(self, site: int, message: Unfit) -> Outcome:
-        """End an exchange to which a site that has asked for it has nothing to contribute.
+        """Fail an exchange that a site has called for and cannot contribute to.
 
         Raises:
-            OutOfPlaceMessage: the site has not asked for it.
+            OutOfPlaceMessage: the site has not called for it.
         """
         book = self.books.of(site, message.channel)
         outcome = Outcome()
@@ -248,10 +246,10 @@ class Channels:
         return outcome
 
     def hear_model(self, site: int, message: ModelTold) -> None:
-        """Take in a site's model; the members' are compared once all have called.
+        """Take the checksum of a site's model; those of all members are compared at the call.
 
         Raises:
-            OutOfPlaceMessage: it is for another exchange than the site may call for next.
+            OutOfPlaceMessage: it is not for the exchange that the site may call for next.
         """
         book = self.books.of(site, message.channel)
         if message.number != book.asked[site] + 1:
@@ -263,10 +261,10 @@ class Channels:
         models.hear(message.number, site, message.model)
 
     def _compared(self, book: ExchangeBook, message: ExchangeRequest, outcome: Outcome) -> str:
-        """Compare members' models; return why the exchange fails, if it does.
+        """Compare members' models; return why the exchange fails, or an empty string.
 
-        That models which were alike have parted is said to the members, and nothing fails; nor does
-        it where the exchange was granted ahead of calls, as some members may have its result.
+        Only models that began unlike fail an exchange. If they differ later, the members are told.
+        An exchange that was granted ahead of calls does not fail: members may have its result.
         """
         models = self._models.get(message.channel)
         unlike = None if models is None else models.compare(message.number)
@@ -279,11 +277,11 @@ class Channels:
         return ""
 
     def progress(self, site: int, message: Progress, now_s: float) -> Outcome:
-        """Dispatch further chunks, as others have ended."""
+        """Note the chunks that ended at a site; dispatch further ones if that frees the window."""
         return Outcome(say=[*self._dealing.progress(site, message, now_s)])
 
     def ended(self, site: int, message: ExchangeEnded) -> Outcome:
-        """Take note that a site holds a result."""
+        """Note that a site holds a result."""
         book = self.books.of(site, message.channel)
         exchange = book.held[message.number].exchange if message.number in book.held else 0
         outcome = Outcome()
@@ -298,7 +296,7 @@ class Channels:
         return outcome
 
     def hold(self, site: int, message: Holding) -> Outcome:
-        """Take note of what a site holds of an exchange's result."""
+        """Note which elements of a result a site holds."""
         outcome = Outcome()
         answers = self._settling.hold(site, message, outcome)
         self._answering.answer(message.channel, answers, outcome)
@@ -307,11 +305,11 @@ class Channels:
     # --- small values, and some sites
 
     def gather(self, site: int, message: Gather) -> Outcome:
-        """Take a site's small value; once all members' are here, hand them out.
+        """Take a site's small value; once all members have given theirs, send all to each.
 
         Raises:
-            OutOfPlaceMessage: it does not follow the site's last one.
-            OversizedMessage: it is too large.
+            OutOfPlaceMessage: the gathering does not follow the site's last one.
+            OversizedMessage: the value is too large.
         """
         book = self.books.of(site, message.channel)
         self.checks.gathering(site, message)
@@ -327,23 +325,23 @@ class Channels:
         return outcome
 
     def subgroup(self, site: int, members: tuple[int, ...], name: str = "") -> Outcome:
-        """Answer a site that would exchange with some others.
+        """Answer a site that asks for a subgroup.
 
         Args:
-            site: which.
-            members: the sites, in rising order.
-            name: that tells this subgroup from others of the same members.
+            site: the site.
+            members: of the subgroup, in rising order.
+            name: tells this subgroup from others of the same members.
 
         Raises:
-            OutOfPlaceMessage: sites that cannot be, or without the one that asks.
+            OutOfPlaceMessage: the members are no rising sites of the run, or lack this one.
             OversizedMessage: the name is too long.
         """
         self.checks.subgroup(site, members, name)
         channel = self._subgroups.ask(site, members, name)
         why_closed = self.books.why_closed
-        if why_closed is not None:  # a channel that begins now has its last call like the others
+        if why_closed is not None:  # a channel that opens after the stop needs its last call, too
             self.close(why_closed)
-        # Each member asks once, so each has the plan that was in force then, or gets a newer one.
+        # The member gets the plan in force now; a grant brings it a newer one.
         book = self.books[channel]
         book.knowledge.tell_of_channel(site, book.plan)
         outcome = Outcome()
@@ -352,16 +350,16 @@ class Channels:
             self._answering.give_up(other, self.books[other].abandon(reason), outcome)
         return outcome
 
-    # --- members that go, and come
+    # --- members leave, are lost, and are admitted
 
     def take_back(self, site: int) -> Outcome:
-        """Take back what a site had asked for ahead, as it makes no further call."""
+        """Take back a site's request ahead, since the site makes no further call."""
         outcome = Outcome()
         self._take_back(site, outcome)
         return outcome
 
     def leave(self, site: int) -> Outcome:
-        """Take note that a site makes no further call: what needs it cannot end."""
+        """Fail the calls that need a further call of a site, since it makes none."""
         self.books.left.add(site)
         outcome = Outcome()
         self._take_back(site, outcome)
@@ -372,11 +370,11 @@ class Channels:
         return outcome
 
     def lose(self, sites: Collection[int], plan: Plan) -> Outcome:
-        """Go on without some sites, or links: interrupt what they may be part of.
+        """Continue without lost sites or links: interrupt every exchange under way.
 
         Args:
-            sites: that are lost; none, where links are.
-            plan: without them; its version follows that of the one in force.
+            sites: that are lost; empty if only links are.
+            plan: without what is lost; its version follows that of the plan in force.
         """
         outcome = Outcome()
         self.following.sites.difference_update(sites)
@@ -397,15 +395,15 @@ class Channels:
         plan: Plan,
         follow: bool = False,
     ) -> Outcome:
-        """Let sites take part from here on, as all members have said by a gathering.
+        """Admit sites as members, since all members have gathered to admit.
 
         Args:
             number: of the gathering.
-            sites: that are let in; there may be none.
+            sites: the newcomers to admit; may be empty.
             holders: members that have the state of training.
-            plan: for all of them; where there are new ones, its version follows that in force.
-            follow: whether those that have not got the state follow, from when it is handed to them
-                until they are in step.
+            plan: for all members; with newcomers, its version follows that of the plan in force.
+            follow: whether members without the state follow, from the exchange that hands it to
+                them until they are in step.
         """
         outcome, book = Outcome(), self.all
         if sites:
@@ -433,17 +431,17 @@ class Channels:
 
     @property
     def subgroups(self) -> tuple[Subgroup, ...]:
-        """Every channel but that of all sites, in the order of their numbers."""
+        """The subgroups, in the order of their channels' numbers."""
         return tuple(self._subgroups)
 
     @property
     def latest_exchange(self) -> int:
-        """The highest number that an exchange's chunks carry."""
+        """The highest number that the chunks of an exchange carry."""
         return self.books.counter.latest
 
     @property
     def contributions(self) -> dict[tuple[int, int], tuple[Contribution, ...]]:
-        """Whose contributions are in exchanges that were interrupted, by channel and number."""
+        """The contributions in interrupted exchanges, by channel and number."""
         return self._settling.contributions
 
     def restore(
@@ -457,19 +455,19 @@ class Channels:
         why_closed: str = "",
         transfers: Sequence[int] = (),
     ) -> Outcome:
-        """Go on from what sites say of their calls, where what was known of them is lost.
+        """Restore all calls after a restart, from what sites say of them.
 
-        What is under way is interrupted and completed, as where something is lost; what has ended
-        at one member ends at the others.
+        Exchanges under way are interrupted and completed, as after a loss. A call that ended at one
+        member ends at the others.
 
         Args:
-            standings: what each member says; those that say nothing are to be lost next.
+            standings: what each member says; the caller declares the silent ones lost next.
             lost: sites that are no members.
             subgroups: the channels from 1 on.
-            latest_exchange: no exchange before had a higher number.
-            contributions: as they were, of exchanges that had been interrupted before.
-            lasts: by channel, the last exchange that is held, where that was decided before.
-            why_closed: why no further one is.
+            latest_exchange: an upper bound of the numbers used before.
+            contributions: of exchanges that had been interrupted before the restart.
+            lasts: by channel, the last exchange, if that was decided before.
+            why_closed: why no exchange follows these.
             transfers: exchanges of all sites that have handed the state on.
         """
         books = self.books

@@ -1,4 +1,19 @@
-"""Links that are cut or silent: who is to blame, when to look at them again, how they come back."""
+"""Lanes that end and links that are silent: which is to blame, and when a cut link comes back.
+
+A site says `CutOff` when a lane to a neighbour has ended, and `Silent` while it hears nothing of
+one. The scheduler waits ``BLAME_S`` for another explanation, then judges::
+
+    CutOff ──▶ accused ──the neighbour's connection broke too──▶ the neighbour is lost
+                  │
+                  └──both ends live──▶ the links are cut ──both answer probes──▶ healing ──▶ in use
+
+Both directions of a pair are cut together. Probes come at growing intervals (`_probes`). Members
+use healed links in the next plan, once both ends have opened lanes.
+
+What must never happen: a complaint about a past process counts against the present one
+(incarnations are compared), a single silent link costs a site its membership while other ways
+lead round it, or a run ends with the symptom as its reason where the cause was on its way.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +39,20 @@ from anabranch.scheduler.membership._life import Stage
 from anabranch.scheduler.run import Run
 
 BLAME_S = 0.5
-"""How long to wait for the cause of what a site complains of.
+"""How long to wait for the cause of a complaint, seconds.
 
-A site that loses a neighbour's lane often hears of it before the scheduler hears that the neighbour
-died. Waiting this long lets the run's error name the cause and not the symptom."""
+A neighbour's death often ends its lanes before the scheduler hears of it. After this pause the
+run's error can name the cause, not the symptom."""
 
 
 class CutLinks:
-    """Judges lanes that have ended, and looks now and then whether cut links lead somewhere again.
+    """Judges lanes that have ended, and probes links that are cut.
 
     Args:
-        run: whose links.
-        planning: plans with links that are healed.
-        survivors: go on without links that are cut.
-        remember: writes down what a restart needs.
+        run: the run.
+        planning: plans with healed links.
+        survivors: continue without cut links.
+        remember: writes the journal.
     """
 
     def __init__(
@@ -57,13 +72,13 @@ class CutLinks:
     # --- blame
 
     def accuse(self, site: int, cut: CutOff) -> None:
-        """Hear that a lane has ended: if that neighbour's connection has ended too, it died."""
+        """Act on a lane's end: a neighbour whose connection to the scheduler broke too has died."""
         run = self._run
         self._check(site, cut.neighbour)
         if {(site, cut.neighbour), (cut.neighbour, site)} <= run.losses.cut:
-            return  # as is known
+            return  # the links are cut already
         if cut.incarnation < run.members.incarnations[cut.neighbour]:
-            return  # that one is known to have died
+            return  # that process is known to have died
         run.accused.add(site, cut.neighbour)
         if cut.neighbour in run.missing:
             self._survivors.lose(cut.neighbour, run.missing[cut.neighbour].why, died=True)
@@ -71,35 +86,35 @@ class CutLinks:
             self._lose_silent(site, cut)
         here = site, run.members.incarnations[site]
         if self._silences.are_mutual(here, (cut.neighbour, cut.incarnation), run.now_s()):
-            self._judge(site, cut)  # neither has died, as both say something
+            self._judge(site, cut)  # both report a silence, so neither has died
         else:
             after(BLAME_S, self._judge, site, cut)
 
     def _judge(self, site: int, cut: CutOff) -> None:
-        """Go on without a lane that ended, or end the run; unless an end of it died and may."""
+        """Cut the links of a lane that ended, or end the run; nothing, if an end is gone."""
         run = self._run
         gone = run.lives.lost | (run.lives.sites(Stage.LEFT) - run.losses.relays)
         if run.is_over or cut.incarnation != run.members.incarnations[cut.neighbour]:
             return
         if run.is_newcomer(cut.neighbour):
-            run.introductions.parted(site, cut.neighbour)
+            run.introductions.lane_ended(site, cut.neighbour)
         if {site, cut.neighbour} & gone:
             run.accused.forgive(site, cut.neighbour)
             return
         pair = {(site, cut.neighbour), (cut.neighbour, site)}
-        is_known = pair <= run.losses.cut  # as the other end has said so
+        is_known = pair <= run.losses.cut  # the other end has said so before
         if not is_known and not self._survivors.go_on_without(cut.reason, links=pair):
-            if not self._survivors.leave_the_last_alone():
+            if not self._survivors.release_last():
                 run.abort(cut.reason)
             return
-        # Both are there, so the link was to blame, and a connection that breaks later may come
-        # back; but silence may take a little longer to be noticed here than there.
+        # Both ends live, so the link was to blame. The accusation ends a little later, since the
+        # scheduler may notice a silence later than the neighbour did.
         after(run.give_up_s, run.accused.forgive, site, cut.neighbour)
         if not is_known:
             self.close(frozenset((site, cut.neighbour)))
 
     def _lose_silent(self, accuser: int, cut: CutOff) -> None:
-        """Go on without a site that says nothing to a neighbour for too long, nor to us."""
+        """Declare a site lost that was silent for too long to a neighbour and to the scheduler."""
         run, site = self._run, cut.neighbour
         session = run.sessions.get(site)
         if session is None or run.is_newcomer(site):
@@ -113,10 +128,10 @@ class CutLinks:
         self._survivors.lose(site, why, died=True)
 
     def silent(self, site: int, message: Silent) -> None:
-        """Go round links that alone are silent, at both ends, where that leaves no site out.
+        """Cut links that alone are silent at both ends, if every member stays in reach.
 
-        Else they are given up when their connections are, and no sooner: where a site hears nothing
-        of several, its own way to all of them may be held up for a moment.
+        Otherwise the links last as long as their connections. A site that hears nothing of several
+        neighbours may only be held up itself for a moment.
         """
         run, neighbour, size = self._run, message.neighbour, self._run.overlay.size
         self._check(site, neighbour)
@@ -141,13 +156,13 @@ class CutLinks:
             raise MalformedMessage(f"a lane from {self._run.name(site)} to site {neighbour}")
 
     def close(self, ends: Ends) -> None:
-        """Let both ends of links take them for cut, and look later whether they are."""
+        """Tell both ends that their links are cut, and probe these later."""
         for here, there in permutations(ends, 2):
             self._run.post(here, LinkCut(there))
         self._probe_later(ends)
 
     def tell_all(self) -> None:
-        """Tell sites of all links that are cut, and look at these now and then."""
+        """Tell sites of all cut links, and probe these from now on."""
         cut = self._run.losses.cut
         for here, there in cut:
             self._run.post(here, LinkCut(there))
@@ -157,26 +172,26 @@ class CutLinks:
     # --- probes
 
     def _probe_later(self, ends: Ends) -> None:
-        """Look in a while whether links that were cut lead somewhere again; ever less often."""
+        """Probe cut links after a pause, which grows from probe to probe."""
         pause_s = self._probes.pause_s(ends, self._run.now_s())
         asyncio.get_running_loop().call_later(pause_s, self._probe, ends)
 
     def _probe(self, ends: Ends) -> None:
         run = self._run
         one, other = ends
-        is_there = ends <= run.sessions.keys() and not ends & run.lives.left
-        if run.is_over or not is_there or (one, other) not in run.losses.cut:
+        are_connected = ends <= run.sessions.keys() and not ends & run.lives.left
+        if run.is_over or not are_connected or (one, other) not in run.losses.cut:
             return
         self._probes.ask(ends)
         run.post(one, LinkProbe(other))
         run.post(other, LinkProbe(one))
 
     def probed(self, site: int, message: LinkProbed) -> None:
-        """Hear whether a neighbour answers again."""
+        """Take a site's answer whether it reaches a neighbour again."""
         run = self._run
         ends = frozenset((site, message.neighbour))
         if not self._probes.is_asked(ends):
-            return  # a scheduler before this one asked
+            return  # an earlier scheduler of the run asked
         reach = self._probes.hear(ends, site, message.answers)
         if reach is None:
             return
@@ -185,7 +200,7 @@ class CutLinks:
             return
         is_cut = (site, message.neighbour) in run.losses.cut
         if not is_cut or not ends <= run.sessions.keys():
-            return  # an end is back as another process, and lanes to it are in use
+            return  # an end has joined again as another process, and lanes to it are in use
         for here, there in permutations(ends, 2):
             incarnation, address = run.members.incarnations[there], run.members.addresses[there]
             run.post(here, Rejoined(there, incarnation, *address))
@@ -194,11 +209,11 @@ class CutLinks:
     # --- links that come back
 
     def is_healing(self, site: int, message: RejoinAck) -> bool:
-        """Return whether links between a site and the one that it tells of are being opened."""
+        """Return whether links between a site and the one it names are being opened again."""
         return self._probes.is_healing(frozenset((site, message.site)))
 
     def healed(self, site: int, message: RejoinAck) -> None:
-        """Use links again to which one end, and perhaps both, have opened."""
+        """Note that an end has opened lanes over healed links; plan with them once both have."""
         run = self._run
         ends = frozenset((site, message.site))
         if not self._probes.healed(ends, site, run.now_s()):

@@ -1,13 +1,27 @@
-"""Which tree carries the next chunk, decided while the round goes on. Pure: time is handed in.
+"""Which tree carries the next chunk, decided during the round. Pure: time is an argument.
 
-A plan's shares say how fast its trees are expected to be. Where links turn out slower or faster, a
+A plan's shares say how fast its trees are expected to be. If links turn out slower or faster, a
 deal by share makes the whole round wait for one tree. So only a *window* of chunks is dealt by
-share when the round begins; each later one is dealt when another has ended, to the tree that ended
-it. A tree that lags then gets fewer chunks by itself, and the links it leaves idle serve others.
+share when the round begins. Each later chunk is dealt when another one has ended, to the tree that
+ended it. A tree that lags then gets fewer chunks, and the links that it leaves idle serve others.
+A chunk goes through three states::
+
+    left ──dealt to a tree──▶ under way ──every member holds its mean──▶ ended
+                                 ▲                                          │
+                                 └──── the tree gets a free place ◀─────────┘
+                                       in the window: the next chunk
+
+Members move a chunk to *ended*: each says with `Progress` how many chunks of each tree it holds.
+The dispatcher moves chunks to *under way*, and every member hears the trees of the new chunks in
+one order, so that all give the next chunk of the buffer to the same tree.
 
 Near the end, a tree that is slow to carry even one chunk would make the round wait. A tree gets one
-of the last chunks only if it is among those that would have them all done first, each tree taking
-as long for a chunk as it last did and beginning one whenever one of its own ends.
+of the last chunks only if other trees would not end them all sooner. The estimate lets each tree
+take as long for a chunk as it last did, and begin one whenever one of its own ends.
+
+What must never happen: a chunk is dealt twice or moved to another tree (members have begun it),
+more chunks are under way than the window holds, or two members see different deals. An interrupted
+exchange gets no further chunk here: its repairs are dealt by share.
 """
 
 from __future__ import annotations
@@ -23,10 +37,12 @@ from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan, Tree, interleave, steady_rate_bps, subtree_delays
 
-_LEAST_A_TREE = 4
-_SLACK = 4.0
-_DEALS_A_WINDOW = 32  # at most, while as many chunks end as may be under way
-_NEWEST = 0.3  # how much the newest duration counts in a tree's average
+_LEAST_A_TREE = 4  # chunks under way
+_SLACK = 4.0  # twice for chunks that wait for one another, and twice for smaller last chunks
+# The most messages of a deal while a window's worth of chunks ends. Each goes to every member, so
+# a message for each chunk would load the scheduler.
+_DEALS_A_WINDOW = 32
+_NEWEST = 0.3  # weight of the newest duration in a tree's moving average
 
 
 def needed_window(
@@ -34,18 +50,18 @@ def needed_window(
 ) -> int:
     """Return how many chunks must be under way for the plan to keep its links busy.
 
-    As many as its steady rate carries while one chunk goes all the way, up its tree and down, and
-    the scheduler hears of it and answers; twice that, since chunks wait for one another, and twice
-    again, since the last ones are smaller; and at least a few for each tree.
+    A chunk takes the time up its tree and down, then a round trip to the scheduler. The plan's
+    steady rate carries so many chunks in that time. The window is four times as large: chunks wait
+    for one another, and the last ones are smaller. Each tree has at least a few.
 
     Args:
         plan, overlay: the trees, and the links that carry them.
         chunk_bytes: of each chunk.
-        chunks: how many there are.
+        chunks: of the buffer.
         round_trip_s: between a site and the scheduler.
     """
     if len(plan.members) == 1:
-        return chunks  # no link is to be kept busy
+        return chunks  # a lone member uses no link
     bits = 8.0 * chunk_bytes
     longest_s = max(_passage_s(plan, tree, overlay, bits) for tree in plan.trees)
     under_way = steady_rate_bps(plan, overlay) * (longest_s + round_trip_s) / bits
@@ -74,12 +90,12 @@ class Dispatcher:
     Args:
         shares: of the trees.
         members: the sites that report progress.
-        chunks: how many the round has.
-        window: how many may be under way.
+        chunks: the number of chunks of the round.
+        window: the most chunks under way.
 
     Attributes:
         members: see above.
-        first: the trees of the chunks that are dealt at once.
+        first: the trees of the chunks that are dealt at the start, in order.
 
     >>> dispatcher = Dispatcher([0.5, 0.5], members=[0], chunks=6, window=4)
     >>> dispatcher.first
@@ -98,25 +114,25 @@ class Dispatcher:
         self._batch = max(1, len(self.first) // _DEALS_A_WINDOW)
         self._began_s: list[deque[float]] = [deque() for _ in shares]  # of chunks under way
         for tree in self.first:
-            self._began_s[tree].append(math.inf)  # no site has said that the round began
+            self._began_s[tree].append(math.inf)  # the scheduler does not know when sites begin
         self._dealt = np.bincount(self.first, minlength=len(shares))
         self._finished = np.zeros((len(self.members), len(shares)), dtype=np.int64)
         self._everywhere = np.zeros(len(shares), dtype=np.int64)
-        self._first_s = math.inf  # when the first site reported: they had all begun before
+        self._first_s = math.inf  # of the first report: the first chunks had begun by then
         self._takes_s = [0.0] * len(shares)  # from a chunk's deal to its end; 0 where unknown
-        self._free = [0] * len(shares)  # places in the window that a tree did not get to use
+        self._free = [0] * len(shares)  # by tree, its places in the window that no chunk takes
 
     def progress(self, site: int, finished: Sequence[int], now_s: float) -> tuple[int, ...]:
-        """Take note of what a site holds; return the trees of the chunks dealt now, in order.
+        """Note what a site holds; return the trees of the chunks dealt now, in order.
 
         Args:
-            site: who says so.
-            finished: how many chunks of each tree it holds the mean of.
-            now_s: when.
+            site: the reporter.
+            finished: by tree, the number of chunks whose mean it holds.
+            now_s: the time.
 
         Raises:
             MalformedMessage: not one number for each tree.
-            OutOfPlaceMessage: fewer than before, or more than were dealt.
+            OutOfPlaceMessage: fewer chunks than before, or more than were dealt.
         """
         if len(finished) != len(self._dealt):
             raise MalformedMessage(f"progress of {len(finished)} trees of {len(self._dealt)}")
@@ -140,7 +156,8 @@ class Dispatcher:
                 self._free[tree] += 1
         if not self._left or not ended.any():
             return ()
-        # A word to every member costs as much for one chunk as for many.
+        # A message to every member costs as much for one chunk as for many, so a few are collected.
+        # With no chunk under way, no later report would deal them.
         under_way = int(self._dealt.sum() - everywhere.sum())
         if sum(self._free) < self._batch and under_way:
             return ()
@@ -158,7 +175,7 @@ class Dispatcher:
                 break
             tree = min(open_trees, key=lambda tree: (self._expected_s(tree, now_s), tree))
             if not self._is_among_the_first(tree, now_s):
-                break  # and no other is, for they take longer
+                break  # nor is any other tree: they are no faster
             self._free[tree] -= 1
             self._left -= 1
             self._dealt[tree] += 1
@@ -167,7 +184,7 @@ class Dispatcher:
         return tuple(trees)
 
     def _expected_s(self, tree: int, now_s: float) -> float:
-        """Return how long a chunk takes on a tree: as it last did, or longer if one has already."""
+        """Return how long a chunk takes on a tree: its average, or the age of its oldest chunk."""
         under_way = self._began_s[tree]
         began_s = self._first_s if under_way and under_way[0] == math.inf else math.inf
         if under_way:
@@ -175,7 +192,7 @@ class Dispatcher:
         return max(self._takes_s[tree], now_s - began_s)
 
     def _is_among_the_first(self, tree: int, now_s: float) -> bool:
-        """Return whether fewer chunks than are left would end sooner on other trees."""
+        """Return whether the other trees cannot end all chunks that are left before it ends one."""
         end_s = self._expected_s(tree, now_s)
         sooner = 0.0
         for other, under_way in enumerate(self._began_s):

@@ -27,11 +27,11 @@ from anabranch.scheduler._plans_by_size import PlansBySize
 from anabranch.scheduler.calls._answer import (
     Abandoned,
     Answer,
+    Call,
     Disagreement,
     Granted,
     Kind,
-    Made,
-    Mixed,
+    MixedKinds,
 )
 from anabranch.scheduler.calls._end import End
 from anabranch.scheduler.calls._gatherings import Gatherings
@@ -148,7 +148,7 @@ class ExchangeBook:
         if not self.end.holds(number):
             self.asked[site] = number  # later ones may be under way to here
             return None
-        also = self._count(Made(site, Kind.EXCHANGE, request.signature))
+        also = self._count(Call(site, Kind.EXCHANGE, request.signature))
         self.asked[site] = number
         failed, limit = self.knowledge.failure(number), self.order.limit
         if failed is not None:
@@ -234,7 +234,7 @@ class ExchangeBook:
             OutOfPlaceMessage: the site does not gather as the one after its last.
         """
         self._gatherings.check_follows(site, number)
-        also = self._count(Made(site, Kind.ADMIT if admits else Kind.GATHER, what))
+        also = self._count(Call(site, Kind.ADMIT if admits else Kind.GATHER, what))
         self._gatherings.note(site, number, admits, heard)
         limit = self.order.limit
         if limit is not None and number > limit.gatherings:
@@ -242,7 +242,7 @@ class ExchangeBook:
         is_whole = self._gatherings.take(site, number, value)
         return (self._gatherings.whole(number),) if is_whole and not also else also
 
-    def _count(self, made: Made) -> tuple[Mixed, ...]:
+    def _count(self, made: Call) -> tuple[MixedKinds, ...]:
         """Count a site's call; return what is wrong with its kind."""
         before = self.asked[made.site], self._gatherings.latest(made.site)
         mixed = self.order.count(made, before)
@@ -347,7 +347,7 @@ class ExchangeBook:
         limit = Limit(self.asked[site], self._gatherings.latest(site), reason)
         return self._abandon(limit, self.order.made(site))
 
-    def abandon_mixed(self, mixed: Mixed, reason: str) -> tuple[Abandoned, ...]:
+    def abandon_mixed(self, mixed: MixedKinds, reason: str) -> tuple[Abandoned, ...]:
         """Give up all calls from those on that are of two kinds."""
         return self._abandon(Limit(mixed.exchanges, mixed.gatherings, reason), mixed.call)
 

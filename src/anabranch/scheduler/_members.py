@@ -1,4 +1,4 @@
-"""Who takes part. Pure: no I/O, no clock."""
+"""Which sites have joined, at which address and with which secret. Pure: no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Members:
 
     Args:
         overlay: whose sites may join, each once.
-        token: what a site must know to join.
-        secret: of this run, from which the sites' are derived.
+        token: the shared secret that a site must prove to know.
+        secret: of this run; the sites' secrets are derived from it.
     """
 
     def __init__(self, overlay: Overlay, token: str, secret: bytes) -> None:
@@ -40,15 +40,15 @@ class Members:
         """Take a site in; return its index.
 
         Args:
-            join: what it says.
-            challenge: of the connection on which it says so.
-            gone: sites that have joined and are no longer there: each may join again.
-            goes_round: whether links are gone round whose two sites take no connections.
-            is_elsewhere: whether it is on another machine than this one.
+            join: the site's message.
+            challenge: of the connection that brought it.
+            gone: sites that joined before and are lost: each may join again.
+            goes_round: whether plans avoid links whose two sites take no connections.
+            is_elsewhere: whether the site is on another machine than this one.
 
         Raises:
-            UnauthorisedPeer: a wrong token, an unknown name, or one that has joined already; or
-                one that no neighbour could send to.
+            UnauthorisedPeer: a wrong token, an unknown name, one that has joined already, or a site
+                that a neighbour cannot connect to.
         """
         if not is_proven(join, self._token, challenge):
             raise UnauthorisedPeer(
@@ -104,20 +104,20 @@ class Members:
             )
 
     def knows_token(self, request: Join | StatusRequest, challenge: bytes) -> bool:
-        """Return whether this is said by a process that knows the run's token."""
+        """Return whether a request comes from a process that knows the run's token."""
         return is_proven(request, self._token, challenge)
 
     def restore(self, addresses: Sequence[tuple[str, int]], incarnations: Sequence[int]) -> None:
-        """Take note of who had joined before the scheduler was restarted."""
+        """Restore the sites that had joined before a restart of the scheduler."""
         self._addresses = {site: at for site, at in enumerate(addresses) if at[0]}
         self._incarnations = [*incarnations]
 
     def forget(self, site: int) -> None:
-        """Take note that a site is gone that had joined, while others have not."""
+        """Forget a site that joined and ended while others were still awaited."""
         del self._addresses[site]
 
     def is_here(self, resume: Resume, challenge: bytes) -> bool:
-        """Return whether this is said by the present process of a site that has joined."""
+        """Return whether a request comes from the present process of a site that has joined."""
         return (
             resume.site in self._addresses
             and resume.incarnation == self._incarnations[resume.site]
@@ -125,7 +125,7 @@ class Members:
         )
 
     def is_of_site(self, resume: Resume, challenge: bytes) -> bool:
-        """Return whether this is said by a process of the site, the present one or another."""
+        """Return whether a request comes from any process of the site, present or past."""
         return is_proven(resume, self.secret(resume.site), challenge)
 
     def secret(self, site: int) -> bytes:
@@ -133,9 +133,9 @@ class Members:
         return derive(self._secret, site)
 
     def lane_secrets(self, site: int) -> tuple[bytes, ...]:
-        """Return the secrets by which a site speaks to others, by their index.
+        """Return the secrets with which a site opens lanes to the others, by their index.
 
-        They are empty where no link leads there or back.
+        A secret is empty where no link joins the two.
         """
         link, others = self._overlay.link, range(self._overlay.size)
         return tuple(
@@ -149,7 +149,7 @@ class Members:
         return [i for i in range(self._overlay.size) if i not in self._addresses]
 
     def address(self, site: int) -> tuple[str, int]:
-        """Return where a site takes lanes that has joined."""
+        """Return the address at which a joined site takes lanes."""
         return self._addresses[site]
 
     @property
@@ -168,7 +168,7 @@ class Members:
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:
-        """Where each site takes lanes, by index; no host where one has not joined."""
+        """The address at which each site takes lanes, by index; no host before it has joined."""
         return tuple(self._addresses.get(i, ("", 0)) for i in range(self._overlay.size))
 
     @property

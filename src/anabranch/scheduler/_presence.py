@@ -1,4 +1,26 @@
-"""Who is there: sites join, their connections break, and they go on over another or are lost."""
+"""Which sites are connected: they join, their connections break, and they resume or are lost.
+
+A connection may break while its site lives. The *session* of the site outlives it: both ends number
+their messages, and repeat on the next connection what the other has not heard (`net.session`)::
+
+    connected ──breaks──▶ missing ──Resume──▶ connected
+                             │
+                             └── the timer ran out, its process ended, or a neighbour's lane
+                                 to it ended too ──▶ lost (`_survivors`)
+
+What a broken connection means depends on the stage of its site (`membership/_life`):
+
+- before the start is chosen, the site is dropped and its place is free for another process;
+- a newcomer is forgotten at once: no call needs it;
+- a member is missing for at most ``Run.give_up_s``, which follows the duration of rounds;
+- a member that broke the protocol is lost at once, and so is one whose message failed here;
+- an excluded site keeps its session until it has heard all, then the session ends;
+- while a restarted scheduler waits for its sites, every site may come back (`_resumption`).
+
+What must never happen: a process resumes in place of a later one of the same site (incarnations
+and secrets prevent that), a message counts twice, or a site is lost for a time in which this
+process stood still (timers count only the time in which it ran: `net.deadline`).
+"""
 
 from __future__ import annotations
 
@@ -26,26 +48,26 @@ from anabranch.scheduler.membership._life import Happens, Stage
 from anabranch.scheduler.run import Missing, Run
 from anabranch.scheduler.served_pace import ServedPace
 
-# A site that prepares its part imports libraries, reads data and builds its model; either may hold
-# its interpreter's lock, and on a machine with more processes than cores for many seconds.
+# A site that prepares its part imports libraries, reads data and builds its model. Each may hold
+# its interpreter's lock, for many seconds on a machine with more processes than cores.
 PREPARING_SILENCE_S = 60.0
 
 
 class Presence:
-    """Takes sites in, and waits for those whose connections have broken.
+    """Lets sites join and resume, and waits for those whose connections have broken.
 
     Args:
-        run: whose sites.
-        work: handed to every site as it is.
-        repairs: how all-reduces go on without a site that is lost; None where they do not.
-        planning: plans for the sites with which the run begins.
+        run: the run that sites join.
+        work: passed to every site unchanged.
+        repairs: how all-reduces continue after a loss; None if a loss ends the run.
+        planning: plans for the sites of the start.
         pace: of the served model; None where sites all-reduce.
-        admission: hears of newcomers that are gone.
-        survivors: go on without sites that are lost.
-        is_restart: whether the run had a scheduler before.
+        admission: forgets newcomers whose connections end.
+        survivors: continue the run after a loss.
+        is_restart: whether an earlier scheduler began the run.
 
     Attributes:
-        all_gone: set once no site is there, after the end.
+        all_gone: set once every session has ended, after the end of the run.
     """
 
     def __init__(
@@ -69,10 +91,10 @@ class Presence:
         self._is_restart = is_restart
         self.all_gone = asyncio.Event()
 
-    # --- who comes
+    # --- sites join
 
     def join(self, message: Join, connection: Connection) -> int:
-        """Take a site in; once enough are here, tell them who is who.
+        """Take a site in, and welcome all once enough have joined; return its index.
 
         Raises:
             OutOfPlaceMessage: the run is over.
@@ -87,7 +109,8 @@ class Presence:
         goes_round = self._repairs is not None and self._pace is None
         is_elsewhere = not are_on_one_machine(connection.hosts)
         site = run.members.admit(message, connection.own_challenge, gone, goes_round, is_elsewhere)
-        if site in run.missing:  # another process of it is here, so that one died
+        # A second process of a site proves that the first one has died.
+        if site in run.missing:
             self._survivors.lose(site, run.missing[site].why, died=True)
             if self._repairs is not None and run.is_over:
                 raise OutOfPlaceMessage(f"site {message.name!r} joins, but the run is over")
@@ -101,7 +124,7 @@ class Presence:
             run.introductions.came(site)
             if self._pace is None or run.started_s is not None:
                 self._greet_newcomer(site)
-            if run.is_over:  # as one who died just now
+            if run.is_over:  # the loss of its earlier process, just above, may have ended the run
                 run.dismiss(site)
             return site
         run.write_joined(site, 0.0)
@@ -109,9 +132,10 @@ class Presence:
         return site
 
     def begin(self) -> None:
-        """Greet those who have come too late to begin with the others, as the run has begun.
+        """Welcome the sites that joined after the start was chosen: the run has begun.
 
-        They know of the epochs that began with it, as all do whose sessions there were.
+        The epochs that began with the run are no news for them: they were broadcast to all
+        sessions, theirs included.
         """
         if self._pace is not None:
             for site in self._run.lives.newcomers:
@@ -128,7 +152,7 @@ class Presence:
         return session is not None and session.connection is not None
 
     def _meet_if_enough(self) -> None:
-        """Tell all that are here who is who, once the run can begin with them."""
+        """Choose the sites of the start and welcome all, once enough have joined."""
         run, size = self._run, self._run.overlay.size
         everyone, here = frozenset(range(size)), run.sessions.keys()
         founders, missing = everyone, everyone - here
@@ -170,7 +194,7 @@ class Presence:
         )
 
     def _greet(self, site: int) -> None:
-        """Tell a site who is who, and bear with it while it prepares its part."""
+        """Welcome a site: send it the overlay, the plan, addresses and secrets."""
         self.bear(site)
         run = self._run
         welcome = Welcome(
@@ -190,24 +214,24 @@ class Presence:
         run.post(site, welcome)
 
     def bear(self, site: int) -> None:
-        """Bear with a site's silence for longer, while it prepares its part."""
+        """Tolerate a longer silence of a site while it prepares its part."""
         session = self._run.sessions.get(site)
         if session is not None and session.connection is not None:
             is_preparing = self._run.lives[site] in (Stage.PREPARING, Stage.CAME)
             session.connection.bear(PREPARING_SILENCE_S if is_preparing else 0.0)
 
     def resume(self, message: Resume, connection: Connection) -> int:
-        """Go on with a site over another connection; return which.
+        """Continue a site's session over another connection; return the site's index.
 
         Raises:
-            UnauthorisedPeer: not a site that takes part, or that does any more.
-            OutOfPlaceMessage: it cannot have heard so many messages.
+            UnauthorisedPeer: the caller is no site of the run, or no longer one.
+            OutOfPlaceMessage: it says that it heard more messages than were sent.
         """
         run, site = self._run, message.site
         if 0 <= site < run.overlay.size:
             expected = identity_of(run.overlay.sites[site].name)
             check_identity(connection.peer, connection.identity, expected)
-        # A caller that has not proven to be of this run is told nothing of it.
+        # The reasons below tell of the run, so each is for callers that proved to be of it.
         is_of_site = run.members.is_of_site(message, connection.own_challenge)
         is_here = run.members.is_here(message, connection.own_challenge)
         if is_here and run.returning is not None and run.returning.awaits(site):
@@ -237,7 +261,7 @@ class Presence:
         session.acknowledged(message.heard)
         if site in run.missing:
             run.await_no_longer(site)
-        elif session.connection is not None:  # which it knows to be gone earlier than we do
+        elif session.connection is not None:  # the site noticed the break before this side did
             session.connection.close()
         connection.post(Resumed(session.heard))
         session.go_on(connection, message.heard)
@@ -249,13 +273,13 @@ class Presence:
         return site
 
     def _take_way(self, site: int, message: Resume) -> None:
-        """Take note of the site that pipes what a site says, if one does."""
+        """Note which neighbour carries a site's connection, if one does."""
         self._run.through.pop(site, None)
         if message.through is not None and 0 <= message.through < self._run.overlay.size:
             self._run.through[site] = message.through
 
     def _watch(self, site: int, connection: Connection) -> None:
-        """Know when a site is silent, on its present connection."""
+        """Follow whether a site is silent on its present connection."""
         silent = self._run.silent
         silent.discard(site)
 
@@ -271,17 +295,17 @@ class Presence:
         connection.tell_silence(told)
         self.bear(site)
 
-    # --- whose connection breaks
+    # --- connections break
 
     def closed(self, site: int, connection: Connection, error: Exception | None) -> None:
-        """Take note that a connection of a site has ended."""
+        """Act on the end of a site's connection: see the head of this module."""
         run = self._run
         session = run.sessions.get(site)
         if session is None or session.connection is not connection:
-            return  # it goes on over another
+            return  # the site has resumed over another connection already
         session.cut()
         if run.returning is not None and not run.is_over:
-            return  # it may come back, like all others
+            return  # it may resume until the scheduler gives absent sites up
         if run.is_over:
             if session.all_heard or run.has_failed:
                 del run.sessions[site]
@@ -289,16 +313,16 @@ class Presence:
                 self.all_gone.set()
         elif run.is_newcomer(site):
             self._admission.forget(site)
-        elif site in run.lives.lost:  # it has left, and is let go
+        elif site in run.lives.lost:  # excluded: its session lasts until it has heard all
             if session.all_heard:
                 del run.sessions[site]
         elif not run.lives.has_formed:
-            self.let_go(site, f"{run.name(site)} went before the run began: {error}")
+            self.drop(site, f"{run.name(site)} went before the run began: {error}")
         else:
             self._broken(site, connection, error)
 
     def _broken(self, site: int, connection: Connection, error: Exception | None) -> None:
-        """Lose a site whose connection has broken, or wait for it."""
+        """Give a site up whose connection has broken, or wait for it."""
         run, name, when = self._run, self._run.name(site), self._when(site)
         if isinstance(error, PeerError):
             self._survivors.lose(site, f"{name} broke the protocol {when}: {error}")
@@ -315,29 +339,29 @@ class Presence:
                 run.note(events.SiteCut(at_s=run.since_start_s(), site=site, detail=str(error)))
                 self._miss(site, died, connection)
 
-    def let_go(self, site: int, why: str) -> None:
-        """Go on waiting for all to join, this one too."""
+    def drop(self, site: int, why: str) -> None:
+        """Forget a site that ended before the start was chosen; another process may join as it."""
         run = self._run
-        run.lives.happens(Happens.IS_LET_GO, site)
+        run.lives.happens(Happens.IS_DROPPED, site)
         run.forget_process(site)
         del run.sessions[site]
         run.members.forget(site)
         run.write_lost(site, why, True, 0.0)
 
     def miss_absent(self) -> None:
-        """Wait for sites that came back after a restart, and went again before the rest came."""
+        """Wait for sites that came back after a restart and broke off before the others came."""
         for site, session in self._run.sessions.items():
-            # One that is let go already has a session only to hear of that.
+            # A site that is gone has a session only to hear that it may end.
             if session.connection is None and self._run.lives[site] != Stage.GONE:
                 self._miss(site, f"{self._run.name(site)} died {self._when(site)}", None)
 
     def _miss(self, site: int, why: str, connection: Connection | None) -> None:
-        """Give a site up whose process has ended, or that does not come back in time.
+        """Wait for a site until its process has ended, or until the timer declares it lost.
 
         Args:
             site: which.
-            why: the account of its death then.
-            connection: that has broken, where it is known.
+            why: the reason to report if it is lost.
+            connection: the one that has broken, where it is known.
         """
         give_up = partial(self._survivors.lose, site, why, died=True)
         timer = after(self._run.give_up_s, give_up)
@@ -345,7 +369,7 @@ class Presence:
         self._run.missing[site] = Missing(timer, unwatch, why)
 
     def _when(self, site: int) -> str:
-        """How far a site is, or the run where it makes no updates of its own, in words."""
+        """Say in which update or round a site is; one without updates, in which the run is."""
         if self._pace is not None and self._pace.book.standing.under_way:
             update = self._pace.book.standing.made(site) or self._pace.book.standing.under_way
             return f"in update {update}"

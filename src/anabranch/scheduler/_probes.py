@@ -1,19 +1,19 @@
-"""Which links nothing crosses, and when to look whether cut ones lead somewhere again. Pure."""
+"""When to probe cut links, and what complaints about neighbours say together. Pure."""
 
 from __future__ import annotations
 
-_FIRST_S, _LONGEST_S = 0.5, 300.0  # between looks
-_FRESH_S = 0.35  # that what is said of a silence counts: it is said again after a third of that
+_FIRST_S, _LONGEST_S = 0.5, 300.0  # pauses between probes
+_FRESH_S = 0.35  # how long a report of silence counts; sites repeat it after a third of that
 
 Ends = frozenset[int]
 """Two neighbours, both of whose links were cut."""
 
 Process = tuple[int, int]
-"""A site, and which of its incarnations."""
+"""A site, and its incarnation."""
 
 
 class Probes:
-    """Looks at cut links: ever less often, until both ends reach each other and use lanes again."""
+    """Probes of cut links: ever less often, until both ends reach each other and open lanes."""
 
     def __init__(self) -> None:
         self._pauses_s: dict[Ends, float] = {}
@@ -22,9 +22,9 @@ class Probes:
         self._healed_s: dict[Ends, float] = {}  # when both had
 
     def pause_s(self, ends: Ends, now_s: float) -> float:
-        """Return how long to wait for the next look; each time twice as long, up to five minutes.
+        """Return how long to wait for the next probe; each time twice as long, up to five minutes.
 
-        Links that then were whole for longer than the last pause begin anew.
+        Links that were whole for longer than the last pause begin with the first pause again.
 
         >>> probes = Probes()
         >>> [probes.pause_s(frozenset({0, 1}), 0.0) for _ in range(3)]
@@ -37,7 +37,7 @@ class Probes:
         return pause_s
 
     def ask(self, ends: Ends) -> None:
-        """Take note that both ends are asked whether they reach the other."""
+        """Note that both ends are asked whether they reach the other."""
         self._answers[ends] = {}
 
     def is_asked(self, ends: Ends) -> bool:
@@ -45,7 +45,7 @@ class Probes:
         return ends in self._answers
 
     def hear(self, ends: Ends, site: int, answers: bool) -> bool | None:
-        """Take an end's answer; return whether each reaches the other, None if one is awaited."""
+        """Take an end's answer; return whether each reaches the other, None if one is missing."""
         said = self._answers[ends]
         said[site] = answers
         if len(said) < len(ends):
@@ -54,15 +54,15 @@ class Probes:
         return all(said.values())
 
     def heal(self, ends: Ends) -> None:
-        """Take note that both ends are told to use lanes again."""
+        """Note that both ends are told to open lanes again."""
         self._healing[ends] = set()
 
     def is_healing(self, ends: Ends) -> bool:
-        """Return whether they are, and not both have said that they do."""
+        """Return whether both ends are told to open lanes and one has not done so yet."""
         return ends in self._healing
 
     def healed(self, ends: Ends, site: int, now_s: float) -> bool:
-        """Take note that an end does; return whether both do now."""
+        """Note that an end has opened lanes; return whether both have."""
         self._healing[ends].add(site)
         if self._healing[ends] != ends:
             return False
@@ -72,24 +72,24 @@ class Probes:
 
 
 class Accusations:
-    """Which sites have lost their lanes to which, as they say, until that is judged."""
+    """Reports of lanes that ended, until they are judged."""
 
     def __init__(self) -> None:
         self._pairs: set[tuple[int, int]] = set()  # (accuser, accused)
 
     def add(self, accuser: int, accused: int) -> None:
-        """Take note that a site has lost its lane to another."""
+        """Note that a site has lost its lane to another."""
         self._pairs.add((accuser, accused))
 
     def __contains__(self, site: int) -> bool:
         return any(accused == site for _, accused in self._pairs)
 
     def forgive(self, one: int, other: int) -> None:
-        """Forget what two sites say of each other."""
+        """Forget the reports of two sites about each other."""
         self._pairs -= {(one, other), (other, one)}
 
     def forget(self, site: int) -> None:
-        """Forget what a site says, and what is said of it.
+        """Forget the reports of a site, and those about it.
 
         >>> accusations = Accusations()
         >>> accusations.add(3, 1)
@@ -101,18 +101,18 @@ class Accusations:
 
 
 class Silences:
-    """Which neighbours say that they hear nothing of each other.
+    """Reports of neighbours that hear nothing of each other.
 
-    While a site hears nothing of a neighbour it says so again and again; what it said a while ago
-    does not count, as it may stand still itself since then. Where both say so, and neither hears
-    nothing of others or is unheard by others, it is the links between them that nothing crosses.
+    A site repeats its report while the silence lasts. An old report does not count, because its
+    site may stand still itself by now. If both ends report a silence, and no other report names
+    either of them, then nothing crosses the links between the two.
     """
 
     def __init__(self) -> None:
-        self._silent_s: dict[tuple[Process, Process], float] = {}  # by (reporter, silent process)
+        self._silent_s: dict[tuple[Process, Process], float] = {}  # when, by reporter and neighbour
 
     def hear(self, site: Process, neighbour: Process, is_silent: bool, now_s: float) -> None:
-        """Take note of what a site says of a neighbour: that it is silent, or speaks again."""
+        """Take a site's report that a neighbour is silent, or is heard again."""
         old = [pair for pair, at_s in self._silent_s.items() if now_s - at_s > _FRESH_S]
         for pair in old:
             del self._silent_s[pair]
@@ -122,7 +122,7 @@ class Silences:
             self._silent_s.pop((site, neighbour), None)
 
     def are_mutual(self, one: Process, other: Process, now_s: float) -> bool:
-        """Return whether each says that it hears nothing of the other.
+        """Return whether each reports that it hears nothing of the other.
 
         >>> silences = Silences()
         >>> silences.hear((0, 0), (1, 0), is_silent=True, now_s=0.0)
@@ -136,7 +136,7 @@ class Silences:
         return all(now_s - at_s <= _FRESH_S for at_s in said_s)
 
     def are_alone(self, one: Process, other: Process, now_s: float) -> bool:
-        """Return whether it is so between these two, and nothing is said of either beside that."""
+        """Return whether these two report each other silent, and no other report names either."""
         fresh = {pair for pair, at_s in self._silent_s.items() if now_s - at_s <= _FRESH_S}
         about = {pair for pair in fresh if {one, other} & {*pair}}
         return about == {(one, other), (other, one)}

@@ -1,10 +1,25 @@
-"""How an exchange is completed that lost a site or a link: who holds what, and what follows. Pure.
+"""What completes an interrupted exchange: from what its members hold, parts to repair it. Pure.
 
-An exchange is settled, and its result given to who called for it, when all members hold it. Until
-then each member has, of every element, either the result or its own contribution, untouched. So
-when something is lost, all members stop and say what they hold. What any of them holds is spread
-from there; what none does is reduced again, from the contributions of those that are left. Both
-are exchanges like any other, on some of the elements.
+Until an exchange is settled, each member has of every element either the result or its own
+contribution, untouched. After a loss, all members stop and say which elements of the result they
+hold. What any member holds is *spread* from there; what none holds is *reduced* again, from the
+contributions of the remaining members. Each part is an exchange like any other, on some elements::
+
+    elements        0         20        40                       100
+    site 0 holds    [===================]
+    site 1 holds    [=========]
+    site 2 is lost
+    spread 0 to 1             [=========]
+    reduce 0 and 1                      [========================]
+    contributions   [ 0, 1 and 2        ][ 0 and 1               ]
+
+The states of an exchange, and the messages that move it, are at the head of `calls/_settling`. A
+broadcast has one *source*, and a transfer of the state several; nothing of them is reduced. If the
+sources are lost and the others together lack some of the result, nothing completes it.
+
+What must never happen: two members end with different bits of one element (an element has one
+source, and a member that holds it gets the same bits again), a member contributes twice to an
+element, or an answer of an earlier generation counts.
 """
 
 from __future__ import annotations
@@ -22,18 +37,18 @@ class Unsettled:
     Args:
         exchange: the number that its chunks carry.
         elements: of its buffers.
-        members: who takes part.
-        sources: those that have all of the result from the first, alike: of a broadcast, or of a
-            transfer; None where all contribute.
-        followers: members that contribute nothing, where all others do.
-        earlier: the generation of an earlier exchange of this number that was taken back: answers
-            to its interruptions may be on their way.
+        members: of its channel.
+        sources: of a broadcast or a transfer, the members with all of the result, in the same bits;
+            None if all contribute.
+        followers: members that contribute nothing, while all others do.
+        earlier: the generation of an earlier exchange of this number that was taken back, since
+            answers to its interruptions may be on their way.
 
     Attributes:
-        generation: 0 until it is interrupted, and higher with each interruption.
-        exchanges: the numbers of the exchanges that would complete it now.
-        contributions: whose contributions are in which elements of the result.
-        repaired: how many elements were reduced again, and how many spread from a holder.
+        generation: 0 until the first interruption, and higher with each one.
+        exchanges: the numbers of the exchanges under way that complete it.
+        contributions: the sites whose contributions are in the result, by range of elements.
+        repaired: the numbers of elements that were reduced again, and spread from a holder.
     """
 
     def __init__(
@@ -54,7 +69,7 @@ class Unsettled:
         self._all: Ranges = ((0, elements),)
         self._members = set(members)
         self._held: dict[int, Ranges] = {}  # by site, as it said in this generation
-        self._is_mending = False  # whether answers are awaited
+        self._awaits_answers = False  # to the latest interruption
         whose = self._members - self.followers if self.sources is None else self.sources
         self.contributions: tuple[Contribution, ...] = (
             Contribution(0, elements, tuple(sorted(whose))),
@@ -62,7 +77,7 @@ class Unsettled:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all that are members now, and no others, have contributed to all of it."""
+        """Whether the present members, and no others, have contributed to every element."""
         return self.sources is not None or all(
             self._members == set(each.sites) for each in self.contributions
         )
@@ -70,49 +85,49 @@ class Unsettled:
     @property
     def is_settled(self) -> bool:
         """Whether all members hold all of the result."""
-        return not self._is_mending and all(
+        return not self._awaits_answers and all(
             self._held.get(site) == self._all for site in self._members
         )
 
     @property
     def latest_generation(self) -> int:
-        """The latest of this exchange, or of earlier ones of its number."""
+        """The latest generation of this exchange, or of an earlier one of its number."""
         return max(self.generation, self._earlier)
 
     def restore(self, generation: int, contributions: Collection[Contribution]) -> None:
-        """Go on where it was interrupted so often, with these contributions; none if not known."""
+        """Restore the generation and the contributions; empty if these are not known."""
         self.generation = generation
         if contributions:
             self.contributions = tuple(contributions)
 
     def interrupt(self, members: Collection[int]) -> None:
-        """Ask these members, all that are left, what they hold."""
+        """Begin a new generation, in which the remaining members say what they hold."""
         self._members = set(members)
         self.generation = self.latest_generation + 1
-        self._is_mending = True
+        self._awaits_answers = True
         self._held = {}
 
     def hear(self, site: int, generation: int, held: Ranges) -> bool:
-        """Take what a member says it holds; return whether that was the last answer awaited."""
+        """Take a member's report of what it holds; return whether it is the last answer."""
         if generation != self.generation or site not in self._members:
-            return False  # said before it heard of the interruption
+            return False  # sent before the member heard of the interruption
         self._held[site] = held
-        return self._is_mending and len(self._held) == len(self._members)
+        return self._awaits_answers and len(self._held) == len(self._members)
 
     def mend(self, next_exchange: Callable[[], int]) -> tuple[RepairPart, ...] | None:
-        """Return what completes it, once all have answered.
+        """Return the parts that complete the exchange, once all members have answered.
 
         Args:
-            next_exchange: numbers exchanges.
+            next_exchange: returns the number for a further exchange.
 
         Returns:
-            None where no member has what is missing, as the source of a broadcast is lost, or all
-            that contributed.
+            None if no member has or can make the missing elements: the source of a broadcast is
+            lost, or every contributor.
         """
-        self._is_mending = False
+        self._awaits_answers = False
         held, self._held = self._held, {}
         for source in self._members & (self.sources or frozenset()):
-            held[source] = self._all  # its own elements are the result
+            held[source] = self._all  # a source's own elements are the result
         missing = ranges.minus(self._all, ranges.union(*held.values()))
         everyone = tuple(sorted(self._members))
         contributors = tuple(site for site in everyone if site not in self.followers)
@@ -123,14 +138,14 @@ class Unsettled:
         if missing:
             parts.append(RepairPart(next_exchange(), None, everyone, missing))
             self._contribute(missing, contributors)
-        # Those who hold the most first: the fewer sources, the fewer exchanges.
+        # Holders of the most elements come first: fewer sources make fewer exchanges.
         done = missing
         for source in sorted(held, key=lambda site: (-ranges.length(held[site]), site)):
             own = ranges.minus(held[source], done)
             done = ranges.union(done, own)
             lacks = {site: ranges.minus(own, held[site]) for site in everyone}
             run = ranges.union(*lacks.values())
-            if run:  # who holds some of it already gets the same bits again
+            if run:  # a receiver that holds a part of the run gets the same bits of it again
                 receivers = tuple(site for site in everyone if lacks[site])
                 parts.append(RepairPart(next_exchange(), source, receivers, run))
                 spread += ranges.length(run)
@@ -142,13 +157,13 @@ class Unsettled:
     def hand_on(
         self, parts_for: Callable[[int, Ranges], Collection[RepairPart]]
     ) -> tuple[RepairPart, ...]:
-        """Return what completes a transfer, at first or once all have answered.
+        """Return the parts that complete a transfer, at its start or after an interruption.
 
         Args:
-            parts_for: makes what hands to a site, over ways of its own, what it lacks.
+            parts_for: returns the parts that bring a site the elements it lacks.
         """
         assert self.sources is not None
-        self._is_mending = False
+        self._awaits_answers = False
         held, self._held = self._held, {}
         parts: list[RepairPart] = []
         for site in sorted(self._members - self.sources):

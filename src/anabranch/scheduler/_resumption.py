@@ -141,9 +141,9 @@ class Resumption:
                 why = f"{run.name(site)} did not come back to the scheduler"
                 self._survivors.lose(site, why, died=True)
         self._presence.miss_absent()
-        self._survivors.let_calls_fail_again()
+        self._survivors.fail_calls_again()
         for site in run.lives.departed:
-            self._survivors.do_without(site)
+            self._survivors.exclude_if_awaited(site)
         self._survivors.end_if_all_left()
         for site, message in self._returning.early:
             if site in run.sessions:

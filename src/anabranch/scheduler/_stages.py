@@ -1,9 +1,11 @@
 """Things that are each at one stage of a life, which a table describes. Pure.
 
-A table has, for each stage, what can happen to a thing there, and the stage that takes it to. What
-the table lacks cannot happen: a scheduler that says so is at fault, and no set of flags beside the
-table can contradict it. The tables are those of a site (`membership/life`), and of a worker and a
-group of workers, where servers hold the model (`serving/workers`, `serving/groups`).
+A table maps each stage to the events that are possible there, and each event to the next stage. The
+tables are those of a site (`membership/_life`) and, where servers hold the model, of a worker and a
+group of workers (`serving/_workers`, `serving/_groups`).
+
+An event that the table lacks raises an error, because only a bug of the scheduler causes it. Flags
+beside a table could contradict it, so there are none.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ class Stages(Generic[Stage, Happens]):
     """The stages of some things, which are numbered.
 
     Args:
-        kind: what a thing is called, in an error.
-        table: what each thing that happens at a stage makes of it.
-        things: that there are at first.
+        kind: the word for a thing in an error message.
+        table: for each stage, the possible events and the stage that each leads to.
+        things: the numbers of the first things.
         first: their stage.
     """
 
@@ -36,7 +38,8 @@ class Stages(Generic[Stage, Happens]):
         self._kind = kind
         self._table = table
         self._stages: dict[int, Stage] = {}
-        self._at: dict[Stage, dict[int, None]] = {stage: {} for stage in table}  # as they arrived
+        # A dict keeps the order of arrival, which a set would not: event logs depend on it.
+        self._at: dict[Stage, dict[int, None]] = {stage: {} for stage in table}
         for thing in things:
             self.put(thing, first)
 
@@ -44,25 +47,25 @@ class Stages(Generic[Stage, Happens]):
         return self._stages[thing]
 
     def put(self, thing: int, stage: Stage) -> None:
-        """Let a thing be at a stage, whatever happened: it is new, or known from before."""
+        """Put a thing at a stage without an event: a new thing, or one restored."""
         if thing in self._stages:
             del self._at[self._stages[thing]][thing]
         self._stages[thing] = stage
         self._at[stage][thing] = None
 
     def remove(self, thing: int) -> None:
-        """Let there be no such thing any more."""
+        """Remove a thing."""
         del self._at[self._stages.pop(thing)][thing]
 
     def may(self, thing: int, happens: Happens) -> bool:
-        """Return whether this can happen to a thing now."""
+        """Return whether an event is possible for a thing now."""
         return happens in self._table[self[thing]]
 
     def happens(self, what: Happens, *things: int) -> None:
-        """Take note of what happens to some things.
+        """Move some things to the stages that an event leads to.
 
         Raises:
-            RuntimeError: it cannot happen at a thing's stage: a fault of the scheduler's.
+            RuntimeError: the table lacks the event at a thing's stage: a bug of the scheduler.
         """
         for thing in things:
             stage = self._stages[thing]
@@ -71,5 +74,5 @@ class Stages(Generic[Stage, Happens]):
             self.put(thing, self._table[stage][what])
 
     def at(self, *stages: Stage) -> list[int]:
-        """Return the things at some stages, by stages; of each in the order of arrival there."""
+        """Return the things at some stages: stage by stage, each in the order of arrival."""
         return [thing for stage in stages for thing in self._at[stage]]

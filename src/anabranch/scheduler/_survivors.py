@@ -1,4 +1,14 @@
-"""How a run goes on without sites that are lost or have left, and without links that are cut."""
+"""How a run continues without lost sites, departed sites and cut links.
+
+A loss goes through the parts in one order: what is lost is noted (`losses`) and the stages follow;
+a plan for the rest is found; the exchanges under way are interrupted; the journal is written; then
+members hear of all this. The journal comes first, because a scheduler that is restarted must not
+count a site as a member whom the others have heard to be lost.
+
+A departed site stays a member while no other member makes a further call: its lanes may still carry
+the others' results. Then the others exclude it, and keep it as a relay only where they do not reach
+one another otherwise.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +26,16 @@ from anabranch.scheduler.served_pace import ServedPace
 
 
 class Survivors:
-    """Completes what is under way among those that are left; ends the run if they are too few.
+    """Continues a run among the remaining sites; ends it if they are too few.
 
     Args:
-        run: whose sites.
-        repairs: how all-reduces go on; None where they do not.
-        planning: plans for what is left.
+        run: the run.
+        repairs: how all-reduces continue after a loss; None if a loss ends the run.
+        planning: plans for the remaining sites and links.
         pace: of the served model; None where sites all-reduce.
-        admission: hears of sites that newcomers need not wait for.
-        follow: says what follows from calls that end.
-        remember: writes down what a restart needs.
+        admission: starts newcomers that waited for a lost site alone.
+        follow: acts on the outcome of calls that end.
+        remember: writes the journal.
         begin: begins the run if all sites of the start are ready.
     """
 
@@ -52,13 +62,13 @@ class Survivors:
     # --- sites that are lost
 
     def may_be_replaced(self, site: int) -> bool:
-        """Return whether another process of a site that is missing may take its place."""
+        """Return whether another process may take the place of a missing site."""
         if self._repairs is None:
             return self._pace is not None and self._pace.may_go_on_without(site)
         return not self._run.is_newcomer(site)
 
     def lose(self, site: int, why: str, died: bool = False) -> None:
-        """Go on without a site, or end the run."""
+        """Declare a site lost: continue without it, or end the run."""
         self._give_up(site, why, died)
         self._admission.need_not_know(site)
 
@@ -67,7 +77,7 @@ class Survivors:
         run.forget_process(site)
         now_s = run.since_start_s()
         if site in run.lives.left and not run.is_over:
-            self._let_go_who_left(site)
+            self._release_departed(site)
             return
         del run.sessions[site]
         if self._repairs is not None and self._pace is None and not run.is_over:
@@ -84,13 +94,13 @@ class Survivors:
         else:
             run.abort(why)
 
-    def _let_go_who_left(self, site: int) -> None:
-        """Go on without a site that has made its last call; it cannot die any more."""
+    def _release_departed(self, site: int) -> None:
+        """Continue without a site that had made its last call and whose connection is gone."""
         run, is_member = self._run, self._run.lives[site] == Stage.DEPARTED
         relays = site in run.losses.relays or run.channels.is_busy
         if not self.go_on_without(f"{run.name(site)} left", sites={site}):
             run.lives.happens(Happens.IS_LOST, site)
-            if self._repairs is not None and relays and self._parts(site):
+            if self._repairs is not None and relays and self._separates(site):
                 run.abort(
                     f"{run.name(site)} left and its connection broke, and the other sites do not "
                     "reach one another without it"
@@ -100,20 +110,20 @@ class Survivors:
         self._say_it_left(site)
         self.end_if_all_left()
 
-    def _parts(self, site: int) -> bool:
-        """Return whether members that make further calls reach one another over this site alone."""
+    def _separates(self, site: int) -> bool:
+        """Return whether members with further calls reach one another over this site alone."""
         run, size = self._run, self._run.overlay.size
         others = run.losses.members(size) - run.lives.left
         return not others <= run.losses.further(run.overlay, {site}).members(size)
 
     def _say_it_left(self, site: int) -> None:
-        """Write down that a site has left, and let it go; it may have to connect again for that."""
+        """Log that a site has left, and dismiss it; a broken connection first has to resume."""
         run = self._run
         run.note(events.SiteLeft(at_s=run.since_start_s(), site=site))
         run.dismiss(site, others_go_on=True)
 
     def _serve_without(self, site: int, now_s: float) -> None:
-        """Go on without a worker, where the model is served; who needs it for a call is told."""
+        """Continue without a worker of a served model; calls that need it fail."""
         assert self._pace is not None
         self._pace.lost(site, now_s)
         self._follow(self._run.channels.leave(site))
@@ -126,10 +136,16 @@ class Survivors:
         links: Collection[tuple[int, int]] = (),
         departed: Collection[int] = (),
     ) -> bool:
-        """Plan without what is lost, and complete what is under way among those that are left.
+        """Plan without what is lost, and complete the exchanges under way among the rest.
+
+        Args:
+            why: the reason, for the log and for sites that the others do not reach any more.
+            sites: that are lost.
+            links: that are cut, as (source, target).
+            departed: sites to exclude, since others make further calls.
 
         Returns:
-            False where too few sites reach one another, or the run is not to go on.
+            False if too few sites reach one another, or if a loss is to end the run.
         """
         run, size = self._run, self._run.overlay.size
         if self._repairs is None:
@@ -139,9 +155,9 @@ class Survivors:
             return False
         before, run.losses = run.losses, losses
         run.lives.happens(Happens.IS_LOST, *(losses.lost - run.lives.lost))
-        run.lives.happens(Happens.IS_DONE_WITHOUT, *({*departed} - losses.lost))
+        run.lives.happens(Happens.IS_EXCLUDED, *({*departed} - losses.lost))
         for site in sorted(losses.lost - before.lost - {*sites}):
-            self._let_go(site, why)
+            self._exclude_unreached(site, why)
         plan = self._planning.for_the_rest()
         outcome = run.channels.lose(before.members(size) - losses.members(size), plan)
         if run.started_s is not None:
@@ -154,8 +170,8 @@ class Survivors:
         self.end_if_all_left()
         return True
 
-    def _let_go(self, site: int, why: str) -> None:
-        """Tell a site that the others do without, since they do not reach it any more."""
+    def _exclude_unreached(self, site: int, why: str) -> None:
+        """Tell a site that the others excluded it, since they do not reach it any more."""
         run, now_s = self._run, self._run.since_start_s()
         run.forget_process(site)
         if site in run.lives.left:
@@ -170,7 +186,7 @@ class Survivors:
     # --- sites that leave
 
     def leave(self, site: int) -> None:
-        """Hear that a site makes no further call."""
+        """Act on a site's message that it makes no further call."""
         run = self._run
         if self._pace is not None and not self._pace.book.standing.is_over:
             if not self._pace.may_go_on_without(site):
@@ -180,7 +196,7 @@ class Survivors:
                     "another's way to it"
                 )
                 return
-            run.lives.happens(Happens.LEAVES_OTHERS, site)
+            run.lives.happens(Happens.LEAVES_WORKERS, site)
             self._say_it_left(site)
             self._serve_without(site, run.since_start_s())
             return
@@ -191,20 +207,20 @@ class Survivors:
             run.lives.happens(Happens.DEPARTS, site)
             self._remember()
             self._follow(run.channels.take_back(site))
-            self.do_without(site)
+            self.exclude_if_awaited(site)
         self.end_if_all_left()
 
-    def do_without(self, departed: int) -> None:
-        """Go on without a site that has left, where a member has made a call that it has not."""
+    def exclude_if_awaited(self, departed: int) -> None:
+        """Exclude a departed site if a member has made a call that the site has not."""
         for channel in self._run.channels.books.awaiting(departed):
-            self.go_on_without_departed(channel)
+            self.exclude_departed(channel)
 
     def departed_of(self, channel: int) -> frozenset[int]:
-        """Return the members of a channel that have left, and are not done without yet."""
+        """Return the members of a channel that have departed and are not excluded yet."""
         return self._run.lives.departed & {*self._run.channels.books.members(channel)}
 
-    def go_on_without_departed(self, channel: int) -> None:
-        """Go on without sites that have left, as a member of their channel makes another call."""
+    def exclude_departed(self, channel: int) -> None:
+        """Exclude the departed sites of a channel, since a member of it makes a further call."""
         run, departed = self._run, self.departed_of(channel)
         if not departed or self._repairs is None:
             return
@@ -212,10 +228,10 @@ class Survivors:
         if not self.go_on_without(f"{names} left", departed=departed):
             self._leave(departed)
 
-    def leave_the_last_alone(self) -> bool:
-        """Go on without all that have left, where only one site has not; return whether it is so.
+    def release_last(self) -> bool:
+        """Exclude all departed sites if at most one member makes further calls; return whether.
 
-        There is nothing that it needs their lanes for: it hears of its calls that they must fail.
+        That member needs no lane to them: each further call of it fails.
         """
         run = self._run
         departed, members = run.lives.departed, run.losses.members(run.overlay.size)
@@ -226,24 +242,24 @@ class Survivors:
         return True
 
     def _leave(self, departed: Collection[int]) -> None:
-        """Let calls fail that sites have not made which have left, as too few others are there."""
+        """Fail the calls that departed sites have not made: too few sites would be left."""
         run = self._run
-        run.lives.happens(Happens.IS_DONE_WITHOUT, *departed)
+        run.lives.happens(Happens.IS_EXCLUDED, *departed)
         for site in sorted(departed):
             self._follow(run.channels.leave(site))
 
-    def let_calls_fail_again(self) -> None:
-        """Do the same once more for sites that had left so before this scheduler was restarted."""
+    def fail_calls_again(self) -> None:
+        """After a restart, fail the calls that sites excluded before it have not made."""
         run = self._run
         for site in sorted({*run.channels.all.members} & run.lives.left - run.lives.departed):
             self._follow(run.channels.leave(site))
 
     def end_if_all_left(self) -> None:
-        """End the run in good order, once no site is to make a further call."""
+        """End the run in good order once no site makes a further call."""
         run = self._run
         if len(run.lives.left | run.lives.lost) == run.overlay.size and not run.is_over:
             for site in [*run.missing]:
                 run.await_no_longer(site)
             for site in run.sessions:
-                run.dismiss(site)  # also newcomers that wait to be let in
+                run.dismiss(site)  # newcomers that wait for admission, too
             run.end.set_result(None)

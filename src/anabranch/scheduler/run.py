@@ -1,4 +1,4 @@
-"""What all parts of a control plane share: who is in the run, what is said and written, its end."""
+"""The state that all parts of a scheduler share: sites, sessions, the log, and the run's end."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from anabranch.scheduler.losses import Losses
 from anabranch.scheduler.membership._life import NEWCOMERS, Lives
 
 LONGEST_S = 1e6
-"""The longest time that a site may say something took."""
+"""Upper bound on any duration a site reports, seconds."""
 
-# Sites hear of another patience when it has changed by so much, and are given up so much later than
-# they give up themselves.
-_CHANGE = 1.25
+_CHANGE = 1.25  # sites hear of a new patience once it differs by this factor
+# How much later the scheduler gives a site up than the site itself gives up: the site then stops
+# before the others continue without it.
 _SLACK_S = 1.0
 
 
 class Abandoned(Exception):
-    """A scheduler has stopped, and its group waits for one that takes its place."""
+    """A scheduler has stopped, and its sites wait for one that takes its place."""
 
 
 class Log(Protocol):
-    """Where a scheduler writes down what happens; LogError, where it cannot, ends the run."""
+    """Takes the events of a run; a LogError of it ends the run."""
 
     def began(self, buffer_elements: int, plan: Plan) -> None:
-        """The run's clock has started; the first buffer has so many elements, and this plan."""
+        """Note that the run's clock has started, with the first buffer's elements and plan."""
 
     def write(self, *happened: events.Event) -> None:
-        """Something has happened; times are seconds since the run began."""
+        """Write events; their times are seconds since the run began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class Missing:
     """A site whose connection has broken.
 
     Args:
-        timer: gives it up, should it not connect again.
-        unwatch: ends the watch on its process, whose end gives it up at once.
-        why: the account of its death then.
+        timer: declares the site lost, unless it connects again before.
+        unwatch: ends the watch on its process, whose end declares it lost at once.
+        why: the reason to report then.
     """
 
     timer: Deadline
@@ -64,39 +64,39 @@ class Missing:
     why: str
 
     def cancel(self) -> None:
-        """Do not give it up."""
+        """Stop the timer and the watch."""
         self.timer.cancel()
         self.unwatch()
 
 
 class Run:
-    """A run as each part of its control plane sees it.
+    """A run as each part of its scheduler sees it.
 
     Args:
         overlay: the sites and links of the run.
-        members: who has joined.
-        channels: what they exchange and gather.
-        log: where to write down what happens.
-        times: how long rounds, or iterations, take: so patient are sites and scheduler.
+        members: the sites that have joined.
+        channels: the calls that they make.
+        log: takes the events of the run.
+        times: the durations of rounds and iterations, from which the patience follows.
 
     Attributes:
         overlay, members, channels: see above.
-        sessions: with the sites that take part.
-        lives: at which stage each site is.
-        introductions: who has to know yet of sites that join while the run goes on.
-        missing: those of them whose connections have broken.
-        accused: sites whose lanes have ended, as neighbours say.
-        silent: sites that have said nothing for unusually long.
-        through: by site, the site that pipes what it says, where one does; as it says itself.
-        losses: what the group goes on without, where there are repairs.
-        why_lost: how each site was last lost, in words.
-        buffer_elements: of the first buffer; None before a site has said.
-        patience_s: how long a broken connection may take to come back, as sites know it.
+        sessions: by site, the conversation with it; it outlives broken connections.
+        lives: the stage of each site.
+        introductions: the acknowledgements that newcomers await.
+        missing: by site, the timers of sites whose connections have broken.
+        accused: reports of neighbours whose lanes to a site ended.
+        silent: sites that are silent on their connection for unusually long.
+        through: by site, the neighbour that carries its connection, as the site itself says.
+        losses: the sites and links that the run continues without, where there are repairs.
+        why_lost: by site, the reason of its last loss, in words.
+        buffer_elements: of the first buffer; None before a site has told.
+        patience_s: how long sites try to resume a broken connection, as they were told, seconds.
         started_s: when the run began, by the loop's clock; None before.
         stopped: why the run is to end before its last round, or None.
-        returning: who comes back, while a scheduler that was started again finds its group.
-        tally: what has happened so far, in numbers.
-        end: done once the run has ended, in whichever way.
+        returning: the sites that have come back after a restart; None once all calls are restored.
+        tally: counts of events so far.
+        end: done once the run has ended, well or not.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Run:
         self.stopped: str | None = None
         self.returning: Returning | None = None
         self.tally = Tally()
-        self._loop = asyncio.get_running_loop()  # whose clock is asked after its end, too
+        self._loop = asyncio.get_running_loop()  # kept: its clock is read after its end, too
         self.end: asyncio.Future[None] = self._loop.create_future()
 
     def name(self, site: int) -> str:
@@ -145,14 +145,14 @@ class Run:
         return 0.0 if self.started_s is None else self.now_s() - self.started_s
 
     def is_newcomer(self, site: int) -> bool:
-        """Return whether a site has joined while the run goes on, and is no member yet."""
+        """Return whether a site joined after the start and is not a member yet."""
         return self.lives[site] in NEWCOMERS
 
     # --- how it ends
 
     @property
     def is_over(self) -> bool:
-        """Whether the run has ended, in whichever way."""
+        """Whether the run has ended, well or not."""
         return self.end.done()
 
     @property
@@ -171,7 +171,7 @@ class Run:
             self._fail(RunAborted(reason))
 
     def abandon(self) -> None:
-        """Stop, and leave the group to a scheduler that is started again with the same journal."""
+        """Stop, and leave the sites to a scheduler that is restarted with the same journal."""
         if not self.end.done():
             for missing in self.missing.values():
                 missing.cancel()
@@ -181,76 +181,76 @@ class Run:
         self.end.set_exception(error)
         self.end.exception()  # mark as retrieved, so that asyncio does not warn
 
-    # --- what is said
+    # --- messages to sites
 
     def post(self, site: int, message: Message) -> None:
-        """Say something to a site, if it is still there.
+        """Send a message to a site; nothing happens if it has no session or was dismissed.
 
-        A site that was dismissed closes its connection on that word, and would never be known to
-        have heard another: the end would wait for it in vain.
+        A dismissed site closes its connection at once and acknowledges no later message. The end
+        of the run would wait for that acknowledgement in vain.
         """
         session = self.sessions.get(site)
         if session is not None and session not in self._dismissed:
             session.post(message)
 
     def dismiss(self, site: int, others_go_on: bool = False) -> None:
-        """Tell a site, once, that it may go; it is told nothing more."""
+        """Tell a site that it may end; no message to it follows."""
         self.post(site, Departed() if others_go_on else Shutdown())
         if site in self.sessions:
             self._dismissed.add(self.sessions[site])
 
     def broadcast(self, message: Message) -> None:
-        """Say something to all that take part."""
+        """Send a message to every site with a session, newcomers among them."""
         for site in self.sessions:
             self.post(site, message)
 
     def tell_members(self, message: Message) -> None:
-        """Tell all but those that have not begun."""
+        """Send a message to every site with a session but newcomers."""
         for site in self.sessions:
             if not self.is_newcomer(site):
                 self.post(site, message)
 
-    # --- how long sites are waited for
+    # --- how long to wait for sites
 
     @property
     def give_up_s(self) -> float:
-        """How long to wait for a site: a little longer than it tries to connect again."""
+        """How long to wait for a site: a little longer than it tries to resume, seconds."""
         return self.patience_s + _SLACK_S
 
     def tell_patience(self) -> None:
-        """Tell sites how long they may try to connect again, when that has changed enough."""
+        """Tell sites how long to try to resume, if that has changed enough."""
         now_s = max(each.patience_s for each in self._times)
         if not 1 / _CHANGE < now_s / self.patience_s < _CHANGE:
             self.patience_s = now_s
             self.broadcast(Patience(now_s))
 
     def await_no_longer(self, site: int) -> None:
-        """Stop what gives a site up, if there is such."""
+        """Stop the timer of a missing site."""
         if site in self.missing:
             self.missing.pop(site).cancel()
 
     def forget_process(self, site: int) -> None:
-        """Forget a site's process that is gone: how it was heard, what it and others said of it."""
+        """Forget what is known of a process that ended: its timer, reports, silence and carrier."""
         self.await_no_longer(site)
         self.accused.forget(site)
         self.silent.discard(site)
         self.through.pop(site, None)
 
-    # --- what is written down
+    # --- the log
 
     def note(self, *happened: events.Event) -> None:
-        """Write down what happened; where that fails, the run ends and no more is written."""
+        """Write events to the log; if that fails, the run ends and nothing more is written."""
         for event in happened:
             self.tally.note(event)
         self.write_down(partial(self._log.write, *happened))
 
     def note_began(self, buffer_elements: int) -> None:
-        """Write down that the run has begun."""
+        """Tell the log that the run has begun."""
         plan = self.channels.all.plans.of(buffer_elements) or self.channels.all.plan
         self.write_down(partial(self._log.began, buffer_elements, plan))
 
     def write_down(self, write: Callable[[], None]) -> None:
-        """Write something, in the log or elsewhere; where that fails, as for ``note``."""
+        """Write to the log or the journal; a failure ends the run, as for ``note``."""
         if self._is_written:
             try:
                 write()
@@ -259,13 +259,13 @@ class Run:
                 self.abort(str(error))
 
     def write_joined(self, site: int, now_s: float) -> None:
-        """Write down that a site takes part."""
+        """Log that a site has joined."""
         address = show(self.members.address(site))
         name = self.overlay.sites[site].name
         self.note(events.SiteJoined(at_s=now_s, site=site, name=name, address=address))
 
     def write_lost(self, site: int, why: str, goes_on: bool, now_s: float) -> None:
-        """Write down that a site is lost, and whether the run goes on without it; let all know."""
+        """Log that a site is lost and whether the run continues; tell the members if it does."""
         self.why_lost[site] = why
         if goes_on:
             self.tell_members(SiteGone(site, why))

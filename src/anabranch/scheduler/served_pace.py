@@ -233,7 +233,7 @@ class ServedPace:
         return lost_between(self._in_force, site, lost)
 
     @property
-    def takes_nobody(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether the scheduler lets no site join, as servers send the last model already."""
         return self.book.standing.is_over and self._last_to == "all"
 

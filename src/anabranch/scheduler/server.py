@@ -1,7 +1,7 @@
-"""The scheduler: takes sites in, fixes each round's plan, and ends the run everywhere at once.
+"""The scheduler: the control plane of one run, composed of its parts.
 
-Of which parts the control plane is composed, which message goes to which of them, and how a run
-ends. How it begins is in `beginning`, and how it stands in `overview`.
+This module makes the parts, passes each message of a site to the part that acts on it, and ends the
+run at every site at once. How a run begins is in `_beginning`; how it stands, in `_overview`.
 """
 
 from __future__ import annotations
@@ -93,37 +93,36 @@ class Scheduler:
     Args:
         network: where sites connect.
         overlay: the sites and links of the run.
-        plan: the plan to begin with.
-        token: what a site must know to join.
-        work: handed to every site as it is.
-        chunking: how finely buffers are cut.
-        log: where to write down what happens.
-        awareness: plans again while the run goes on; None keeps the first plan.
+        plan: the first plan.
+        token: the shared secret that a site must prove to know.
+        work: passed to every site unchanged.
+        chunking: returns the most elements of a chunk.
+        log: takes the events of the run.
+        awareness: plans again for measured links; None keeps the first plan.
         dispatching: how chunks are dispatched during an exchange; None deals all beforehand, by
             share.
-        pacing: who may proceed, where the plan's roots serve the model; None where sites
-            all-reduce, in rounds.
-        most_bytes: of buffers of exchanges under way at once.
-        least_sites: where the model is served, the run ends with fewer left than these. Where sites
-            all-reduce, the repairs say so, and how many it begins with.
-        begin_with: how many sites it begins with, where the model is served; None for all.
-        last_to: which workers get the served model once no step follows.
-        repairs: how all-reduces go on without a site or a link that is lost; None ends the run.
-        journal: where to write down what a restart needs, where there are repairs; and to read it
-            from. None for a run that ends with its scheduler.
-        reforming: finds other groups, where workers move in such; None leaves them as they are.
-        errors_end: whether the run ends with a site that fails by an error of its own; otherwise
-            that site is lost like one that died.
-        stops: follows the run by its stop rules; None for none.
-        planners: make the planner for buffers of so many elements, where exchanges of each order of
-            size have a plan of their own; None goes by one plan for all.
+        pacing: the books of a served model, held by the plan's roots; None where sites all-reduce.
+        most_bytes: the most bytes of buffers in exchanges under way at once.
+        least_sites: for a served model: the run ends with fewer sites left. Where sites all-reduce,
+            ``repairs`` has this number and the next one.
+        begin_with: for a served model: the number of sites to begin with; None for all.
+        last_to: the workers that get the served model once no step follows.
+        repairs: how all-reduces continue after a loss; None if a loss ends the run.
+        journal: keeps what a restart needs, where there are repairs. None for a run that ends with
+            its scheduler.
+        reforming: finds other groups, where workers move in groups; None keeps the first groups.
+        errors_end: whether a site that fails by an error of its own ends the run. Otherwise it is
+            lost like a site that died.
+        planners: return the planner for buffers of so many elements, if each order of size has a
+            plan of its own; None uses one plan for all.
+        stops: applies the run's stop rules; None for none.
 
     Attributes:
         overlay: see above.
-        members: who has joined.
-        channels: what they exchange and gather.
-        presence: takes in sites, and hears when connections of theirs end.
-        overview: how the run stands.
+        members: the sites that have joined.
+        channels: the calls that they make.
+        presence: lets sites join and resume, and acts on connections that end.
+        overview: tells how the run stands.
     """
 
     def __init__(
@@ -251,20 +250,20 @@ class Scheduler:
             )
 
     def _let_in(self, number: int, holders: frozenset[int]) -> Outcome:
-        """Let newcomers in, and take links for cut over which they lost lanes before."""
+        """Admit newcomers, and cut the links over which they lost lanes before that."""
         run = self._run
         apart = run.introductions.apart
-        outcome = self._admission.let_in(number, holders)
+        outcome = self._admission.admit(number, holders)
         cut = {frozenset(pair) for pair in run.losses.cut}
         for ends in apart & cut:
             if ends <= run.losses.members(self.overlay.size):
                 self._cut_links.close(ends)
         return outcome
 
-    # --- for who starts it
+    # --- for the process that runs it
 
     async def listen(self, address: Address) -> Address:
-        """Begin to take sites in; return where. After a restart, that is where it was before."""
+        """Listen for sites; return the address, which after a restart is that of before."""
         if self._listens_at is not None and not address[1]:
             address = self._listens_at
         self._listener = await self._network.listen(address, self._welcome)
@@ -278,7 +277,7 @@ class Scheduler:
         """Return when every site has finished.
 
         Raises:
-            RunAborted: the run ended early; names who or what caused it.
+            RunAborted: the run ended early; names the cause.
             Abandoned: see ``abandon``.
         """
         try:
@@ -289,14 +288,14 @@ class Scheduler:
                 self._pace.stop_looking()
 
     async def close(self) -> None:
-        """Let sites go; wait for those that may not have heard how the run ended, but not long."""
+        """Close all connections, after a short wait for sites that have not heard the end yet."""
         run = self._run
         if run.is_over and not run.has_failed and run.sessions:
             try:
                 async with within(run.give_up_s):
                     await self.presence.all_gone.wait()
             except TimeoutError:
-                pass  # they are gone, or will find the listener closed
+                pass  # these sites are gone; one that is not will find no scheduler, and say so
         self._listener.close()
         for session in run.sessions.values():
             if session.connection is not None:
@@ -309,7 +308,7 @@ class Scheduler:
 
     @property
     def lost(self) -> frozenset[int]:
-        """Sites that have died or cannot be reached, and without which the run goes on."""
+        """The sites that have died or are out of reach, and that the run continues without."""
         return self._run.lives.lost
 
     def status(self) -> Status:
@@ -321,7 +320,7 @@ class Scheduler:
         return self._run.name(site)
 
     def note(self, *happened: events.Event) -> None:
-        """Write down what happened; where that fails, the run ends and no more is written."""
+        """Write events to the log; if that fails, the run ends and nothing more is written."""
         self._run.note(*happened)
 
     @property
@@ -334,7 +333,7 @@ class Scheduler:
         self._run.abort(reason)
 
     def abandon(self) -> None:
-        """Stop, and leave the group to a scheduler that is started again with the same journal."""
+        """Stop, and leave the sites to a scheduler that is restarted with the same journal."""
         self._run.abandon()
 
     def since_start_s(self) -> float:
@@ -342,7 +341,7 @@ class Scheduler:
         return self._run.since_start_s()
 
     def _answered(self, outcome: Outcome) -> None:
-        """Act on what follows as a site asks for an exchange; one that is not held ends the run."""
+        """Act on the outcome of a request; a refused exchange ends the run by its stop rule."""
         self._outcomes.follow(outcome)
         if outcome.over:
             self._stop_by_rule(outcome.over)
@@ -353,30 +352,30 @@ class Scheduler:
             (self.stop_gossip if self._gossips else self.stop)(reason)
 
     def stop(self, reason: str) -> None:
-        """Hold no further round; the run then ends in good order. Only the first reason counts."""
+        """Grant no further round; the run then ends in good order. Only the first reason counts."""
         run = self._run
         if run.stopped is None and not run.is_over:
             run.stopped = reason
-            if run.returning is None:  # else once sites have said which calls they have made
+            if run.returning is None:  # after a restart, once sites have said what they called
                 self.channels.close(reason)
             self._keeper.remember()
             if self._pace is not None:
                 self._pace.book.close()
 
     def stop_gossip(self, reason: str) -> None:
-        """Let sites that gossip make no further step; the run then ends in good order."""
+        """Tell gossiping sites to make no further step; the run then ends in good order."""
         if self.stopped is None and not self._run.is_over:
             self._run.stopped = reason
             self._run.broadcast(Stopping())
 
-    # --- what sites say
+    # --- messages of sites
 
     def answer(self, request: StatusRequest, connection: Connection) -> None:
-        """Say how the run stands: see :meth:`anabranch.scheduler._answers.Answers.answer`."""
+        """Answer a status request: see :meth:`anabranch.scheduler._answers.Answers.answer`."""
         self._answers.answer(request, connection, self.status())
 
     def refused(self, site: int | None, error: PeerError) -> None:
-        """Take note that a message was refused."""
+        """Write down that a message was refused."""
         run = self._run
         told = error if site is not None else self._refusals.admit(error, run.now_s())
         if told is not None and not run.is_over:
@@ -394,7 +393,7 @@ class Scheduler:
         """Act on a message from a site that has joined."""
         session = self._run.sessions.get(site)
         if session is None:
-            return  # it came back, could not begin, and was forgotten
+            return  # a newcomer that was turned away: its last messages count for nothing
         if isinstance(message, Ack):
             session.acknowledged(message.count)
             return
@@ -404,13 +403,13 @@ class Scheduler:
     def _hear(self, site: int, message: AnyMessage) -> None:
         run = self._run
         if run.is_over:
-            return  # nothing counts any more
+            return  # the outcome of the run is decided
         if run.returning is not None:
             assert self._resumption is not None
             self._resumption.hear(site, message)
             return
         if run.lives[site] == Stage.GONE:
-            return  # the others go on without it, and it is only to hear that it may go
+            return  # an excluded site: its session lasts only until it has heard that it may end
         self._planning.look_in_time()
         if run.is_newcomer(site) and not isinstance(message, Reformed):
             self._admission.hear(site, message)
@@ -426,11 +425,12 @@ class Scheduler:
                     self._pace.holds(site, message.samples)
                 self._beginning.take_size(site, message.buffer_elements)
             case ExchangeRequest() if run.started_s is not None:
-                self._survivors.go_on_without_departed(message.channel)
+                self._survivors.exclude_departed(message.channel)
                 if site in run.sessions:
                     self._answered(self.channels.request(site, message))
             case AskAhead() if run.started_s is not None:
-                # No site is let go for what may not be called: the others may need its lanes.
+                # A request ahead of a call excludes no departed site: the call may never come, and
+                # the others may still need the site's lanes.
                 if not self._survivors.departed_of(message.channel):
                     self._answered(self.channels.ask_ahead(site, message))
             case Unfit() if run.started_s is not None:
@@ -446,7 +446,7 @@ class Scheduler:
                 self._keeper.remember()
                 self._outcomes.follow(outcome)
             case Gather() if run.started_s is not None:
-                self._survivors.go_on_without_departed(message.channel)
+                self._survivors.exclude_departed(message.channel)
                 if site in run.sessions:
                     self._outcomes.follow(self.channels.gather(site, message))
             case InStep() if self._repairs is not None:
@@ -473,15 +473,15 @@ class Scheduler:
             case Leave() if run.lives.may(site, Happens.DEPARTS):
                 self._survivors.leave(site)
             case Leave() if site in run.lives.left and self._journal is not None:
-                pass  # said again to a scheduler that was started again
+                pass  # repeated to a restarted scheduler
             case LinkProbed() if self._repairs is not None:
                 self._cut_links.probed(site, message)
             case RejoinAck() if self._admission.is_newcomer(message.site):
-                self._admission.met(site, message)
+                self._admission.acknowledged(site, message)
             case RejoinAck() if self._cut_links.is_healing(site, message):
                 self._cut_links.healed(site, message)
             case RejoinAck() if 0 <= message.site < self.overlay.size:
-                pass  # it need not be waited for any more
+                pass  # a late acknowledgement of a newcomer that has started or is gone
             case CutOff():
                 self._cut_links.accuse(site, message)
             case Silent() if self._repairs is not None:
@@ -494,29 +494,29 @@ class Scheduler:
                 raise OutOfPlaceMessage(f"a {type(message).__name__} from {run.name(site)}")
 
     def _end_for(self, site: int, session: Session | None, why: str) -> None:
-        """End the run as a site asked for, unless it is lost meanwhile, and its reason with it."""
+        """End the run at a site's request, unless the site is lost by now, and its reason too."""
         run = self._run
         if site in run.lives.lost or run.sessions.get(site) is not session:
             return
-        if site in run.missing:  # its end may be why it asked
+        if site in run.missing:  # its own end may be the reason: wait until that is known
             after(BLAME_S, self._end_for, site, session, why)
         else:
             run.abort(why)
 
     def _failed(self, site: int, why: str) -> None:
-        """Go on without a site that an error of its own has ended, or end the run."""
+        """Continue without a site that failed by an error of its own, or end the run."""
         run = self._run
         if self._errors_end:
             run.abort(why)
         elif not run.lives.has_formed:
-            self.presence.let_go(site, why)
+            self.presence.drop(site, why)
         else:
-            run.post(site, Abort(why, goes_on=True))  # other threads of it may wait for calls
+            run.post(site, Abort(why, goes_on=True))  # its other threads may still wait for calls
             self._survivors.lose(site, why, died=True)
 
 
 class _FromSite:
-    """Receives what one connection says; it must join first."""
+    """Receives the messages of one connection; Join or Resume has to be the first."""
 
     def __init__(self, scheduler: Scheduler, connection: Connection) -> None:
         self._scheduler = scheduler

@@ -1,4 +1,4 @@
-"""Calls that cannot end, in words for the users at the sites. Pure."""
+"""Error messages for the users at the sites: why a call cannot end. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection
 
 from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.net.messages import Signature
-from anabranch.scheduler.calls._answer import Disagreement, Kind, Made, Mixed
+from anabranch.scheduler.calls._answer import Call, Disagreement, Kind, MixedKinds
 
 Name = Callable[[int], str]
-"""Makes a site's name for error messages."""
+"""Returns a site's name for error messages."""
 
 
 def of_disagreement(disagreement: Disagreement, name: Name) -> str:
-    """Say which two members ask for different things under one number."""
+    """Name two members that ask for different exchanges under one number."""
 
     def what(index: int) -> str:
         site, asked = disagreement.sites[index], disagreement.signatures[index]
@@ -25,10 +25,10 @@ def of_disagreement(disagreement: Disagreement, name: Name) -> str:
     )
 
 
-def of_mixed(mixed: Mixed, name: Name) -> str:
-    """Say which two members make calls of two kinds in one place."""
+def of_mixed(mixed: MixedKinds, name: Name) -> str:
+    """Name two members that make calls of two kinds in one place."""
 
-    def does(made: Made) -> str:
+    def does(made: Call) -> str:
         if isinstance(made.what, Signature):
             return f"exchanges a {_terms(made.what)}"
         if made.kind == Kind.ADMIT:
@@ -45,11 +45,11 @@ def of_mixed(mixed: Mixed, name: Name) -> str:
 def of_order(
     one: tuple[int, tuple[int, ...], str], other: tuple[int, tuple[int, ...], str], name: Name
 ) -> str:
-    """Say which two members ask for the subgroups they share in different orders.
+    """Name two members that ask for their common subgroups in different orders.
 
     Args:
-        one, other: each a site, the members of the subgroup it asks for, and that one's name.
-        name: makes a site's name.
+        one, other: a site, the members of the subgroup that it asks for, and the subgroup's name.
+        name: returns a site's name.
     """
 
     def account(site: int, members: tuple[int, ...], called: str) -> str:
@@ -64,12 +64,12 @@ def of_order(
 
 
 def of_absence(site: int, name: Name) -> str:
-    """Say that a call cannot end, as a member has left."""
+    """Say that a call cannot end, because a member left without making it."""
     return f"{name(site)} has left, and not made this call"
 
 
 def of_lost_sources(sources: Collection[int], name: Name) -> str:
-    """Say that a broadcast cannot end, as the sites are lost that had all of it."""
+    """Say that a broadcast cannot end, because the sites that had all of it are lost."""
     lost = ", ".join(map(name, sorted(sources)))
     return (
         f"{lost} is lost, and with it a part of what it broadcast, which no other site "
@@ -82,9 +82,9 @@ def of_call(place: int, kind: Kind, subgroup: Collection[int] | None, name: Name
 
     Args:
         place: among all calls of its members, from 1.
-        kind: of call.
-        subgroup: the members, where they are a subgroup; None where they are all.
-        name: makes a site's name.
+        kind: of the call.
+        subgroup: the members of a subgroup; None for the channel of all sites.
+        name: returns a site's name.
     """
     kinds = {Kind.EXCHANGE: "an exchange", Kind.GATHER: "a gathering", Kind.ADMIT: "admit"}
     call = f"call {place} ({kinds[kind]})"

@@ -1,4 +1,4 @@
-"""What a book answers to a call, as values. Pure."""
+"""What a book answers to a call, as values; `_answering` makes messages of them. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anabranch.plan import Plan
 
 
 class Kind(IntEnum):
-    """What a call is, besides its number."""
+    """The kind of a call."""
 
     EXCHANGE = 0
     GATHER = 1
@@ -22,15 +22,15 @@ class Granted:
     """A site may begin an exchange.
 
     Args:
-        site: which.
-        number: of the exchange, among those of its members.
+        site: the site.
+        number: of the exchange, among those of its channel.
         exchange: the number that its chunks carry.
-        plan: that it runs under.
-        lacks: whether the site has not got that plan.
-        is_first: whether no other member was granted it before.
+        plan: the plan of the exchange.
+        lacks: whether the site has yet to get that plan.
+        is_first: whether no other member was granted the exchange before.
         is_last: whether all members are granted it now.
-        signature: what is exchanged.
-        attempt: of the site to ask for it.
+        signature: the terms of the exchange.
+        attempt: the number of the site's earlier requests for it that it withdrew.
     """
 
     site: int
@@ -46,7 +46,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class TakenBack:
-    """All members that had asked for an exchange ahead have made another call; none has begun it.
+    """Every member that was granted an exchange ahead made another call; none has begun it.
 
     Args:
         number, exchange: as in :class:`Granted`.
@@ -58,13 +58,13 @@ class TakenBack:
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """Members asked for different things under one number; the exchange ends without a result.
+    """Members asked for different exchanges under one number; it ends without a result.
 
     Args:
-        number, exchange: as in :class:`Granted`; ``exchange`` is 0 where it had not begun.
-        sites: the two that disagree.
-        signatures: what each would exchange.
-        tell: the members that know of the channel.
+        number, exchange: as in :class:`Granted`; ``exchange`` is 0 if it had not begun.
+        sites: two members that disagree.
+        signatures: the terms that each asked for.
+        tell: the members to tell: those that know the channel.
     """
 
     number: int
@@ -75,13 +75,13 @@ class Disagreement:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A call that a site has made.
+class Call:
+    """A call of a site.
 
     Args:
-        site: which.
-        kind: of call.
-        what: is exchanged, or what a gathering is for, in words.
+        site: the site.
+        kind: of the call.
+        what: the terms of an exchange, or in words what a gathering is for.
     """
 
     site: int
@@ -90,17 +90,17 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Mixed:
-    """Members make calls of two kinds in the same place: neither can end.
+class MixedKinds:
+    """Members made calls of two kinds in the same place, so that neither can end.
 
     Args:
         call: the place, from 1.
-        made: by two sites, in the order of their kinds.
-        exchanges, gatherings: how many of each all members can still end.
+        made: the calls of two sites, in the order of their kinds.
+        exchanges, gatherings: how many of each come before that place, and can still end.
     """
 
     call: int
-    made: tuple[Made, Made]
+    made: tuple[Call, Call]
     exchanges: int
     gatherings: int
 
@@ -110,9 +110,9 @@ class Abandoned:
     """A site's call cannot end.
 
     Args:
-        site, number, exchange: as in :class:`Granted`; ``exchange`` is 0 where it had not begun.
-        gathers: whether the call gathers small values.
-        reason: why.
+        site, number, exchange: as in :class:`Granted`; ``exchange`` is 0 if it had not begun.
+        gathers: whether the call is a gathering.
+        reason: why it cannot end.
     """
 
     site: int
@@ -123,14 +123,14 @@ class Abandoned:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """Every member has gathered.
+class AllGathered:
+    """Every member has given its value to a gathering.
 
     Args:
         number: of the gathering.
-        values: the members' small values, in their order.
-        admits: whether they let further members in.
-        heard: the latest gathering up to which every member has heard the values.
+        values: the values, in the order of the members.
+        admits: whether the gathering admits newcomers.
+        heard: the latest gathering up to which every member has heard all values.
     """
 
     number: int
@@ -139,5 +139,5 @@ class Whole:
     heard: int
 
 
-Answer = Granted | TakenBack | Disagreement | Mixed | Abandoned | Whole
-"""What follows from a call in its book."""
+Answer = Granted | TakenBack | Disagreement | MixedKinds | Abandoned | AllGathered
+"""What follows in a book from a call, a withdrawal or a loss."""

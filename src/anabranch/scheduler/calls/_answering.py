@@ -1,7 +1,7 @@
-"""What a book answers becomes what members are told. Pure.
+"""Turns the answers of a book into messages to members. Pure.
 
-An answer may free room for exchanges of any channel that wait for it, so that one failure leads to
-grants elsewhere: :meth:`Answering.use_room` asks each book.
+An answer may end an exchange and so free room that exchanges of any channel wait for. One failure
+can therefore lead to grants elsewhere: :meth:`Answering.use_room` asks each book.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from anabranch.scheduler.calls import _accounts as accounts
 from anabranch.scheduler.calls._accounts import Name
 from anabranch.scheduler.calls._answer import (
     Abandoned,
+    AllGathered,
     Answer,
     Disagreement,
     Granted,
-    Mixed,
+    MixedKinds,
     TakenBack,
-    Whole,
 )
 from anabranch.scheduler.calls._books import Books
 from anabranch.scheduler.calls._dealing import Dealing
@@ -29,15 +29,15 @@ from anabranch.scheduler.calls._settling import Settling
 
 
 class Answering:
-    """Tells the members of each channel what their book answers.
+    """Makes messages of answers.
 
     Args:
-        name: makes a site's name for error messages.
+        name: returns a site's name for error messages.
         books: of all channels.
         dealing: cuts the buffers of exchanges that begin.
-        following: members that follow.
-        settling: completes exchanges without what is lost.
-        repairs: whether exchanges are completed so.
+        following: the members that follow.
+        settling: settles exchanges, and repairs them after a loss.
+        repairs: whether exchanges are repaired; otherwise a loss ends the run.
     """
 
     def __init__(
@@ -57,36 +57,42 @@ class Answering:
         self._repairs = repairs
 
     def answer(self, channel: int, answers: Iterable[Answer], outcome: Outcome) -> None:
-        """Add what a book's answers lead to, in order; what fails frees room for others."""
+        """Add the messages for a book's answers to an outcome, in order, and for grants elsewhere.
+
+        Args:
+            channel: of the book.
+            answers: of the book.
+            outcome: takes the messages.
+        """
         frees_room = False
         for answer in answers:
             match answer:
                 case Disagreement():
                     self._disagreement(channel, answer, outcome)
-                case Mixed():
+                case MixedKinds():
                     reason = accounts.of_mixed(answer, self._name)
                     given_up = self._books[channel].abandon_mixed(answer, reason)
                     self.answer(channel, given_up, outcome)
                 case Abandoned():
                     self._abandoned(channel, answer, outcome)
-                case Whole():
-                    self._whole(channel, answer, outcome)
+                case AllGathered():
+                    self._all_gathered(channel, answer, outcome)
                 case Granted():
                     self._granted(channel, answer, outcome)
                 case TakenBack():
                     self._dealing.forget(answer.exchange)
                     self._settling.take_back(channel, answer.number, outcome)
-            frees_room |= isinstance(answer, Disagreement | Mixed | Abandoned | TakenBack)
+            frees_room |= isinstance(answer, Disagreement | MixedKinds | Abandoned | TakenBack)
         if frees_room:
             self.use_room(outcome)
 
     def give_up(self, channel: int, answers: Iterable[Abandoned], outcome: Outcome) -> None:
-        """Add what follows from calls that cannot end, of which some may have no member to tell."""
+        """Add the messages for calls that cannot end; some may have no member left to tell."""
         self.answer(channel, answers, outcome)
         self._settling.forget_all_but(channel, self._books[channel].held)
 
     def use_room(self, outcome: Outcome) -> None:
-        """Grant what waited for an exchange that has ended, on whichever channel."""
+        """Grant the exchanges of any channel that waited for the room of one that ended."""
         for channel, book in enumerate(self._books):
             self.answer(channel, book.grant(), outcome)
 
@@ -113,7 +119,7 @@ class Answering:
         if not channel:
             self._following.take(number)
 
-    def _whole(self, channel: int, answer: Whole, outcome: Outcome) -> None:
+    def _all_gathered(self, channel: int, answer: AllGathered, outcome: Outcome) -> None:
         members = self._books[channel].members
         if answer.admits:
             values = zip(members, answer.values, strict=True)

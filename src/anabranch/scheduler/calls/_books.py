@@ -1,9 +1,7 @@
-"""The channels of a run, and the plans that their exchanges run under. Pure.
+"""The books of all channels, the plans of their exchanges, and the last call of each. Pure.
 
-A channel is a set of members and the calls among them; channel 0 is that of all sites. Each has a
-book (:class:`anabranch.scheduler._exchanges.ExchangeBook`), and all books share one counter of
-exchanges. A channel is never removed: one whose members are all lost has an empty book, so that
-the numbers of the others stay.
+All books share one counter of exchanges and of the bytes under way. A channel is never removed,
+since that would renumber the others: if its members are all lost, its book has no members.
 """
 
 from __future__ import annotations
@@ -27,18 +25,18 @@ class Books:
     """The books of all channels, by their numbers.
 
     Args:
-        name: makes a site's name for error messages.
-        sites: how many there are.
-        plans: that exchanges of all sites run under.
-        most_bytes: of buffers of exchanges under way at once.
+        name: returns a site's name for error messages.
+        sites: the number of sites.
+        plans: of the exchanges of all sites.
+        most_bytes: the most bytes of buffers in exchanges under way at once.
 
     Attributes:
         counter: of exchanges, over all channels.
-        left: sites that have left, and make no further call.
-        lost: sites that are no members of any channel.
-        largest_elements: of the buffers that were exchanged so far.
-        tells_last: whether each exchange is told of before it begins that it is the last; else
-            members hear of the end by the next one, which is refused.
+        left: the sites that make no further call.
+        lost: the sites that are members of no channel.
+        largest_elements: of all buffers exchanged so far.
+        tells_last: whether a grant tells that its exchange is the last. Otherwise members hear of
+            the end by the refusal of the next one.
     """
 
     def __init__(self, name: Name, sites: int, plans: PlansBySize, most_bytes: float) -> None:
@@ -65,31 +63,34 @@ class Books:
         return self._books[channel]
 
     def of(self, site: int, channel: int) -> ExchangeBook:
-        """Return the book of a channel that a site is to be a member of.
+        """Return the book of a channel, for a member.
 
         Raises:
-            OutOfPlaceMessage: it is not.
+            OutOfPlaceMessage: the site is no member of the channel.
         """
         if site not in self.members(channel):
             raise OutOfPlaceMessage(f"{self._name(site)} is no member of channel {channel}")
         return self._books[channel]
 
     def open(self, members: Collection[int], inside: tuple[int, ...]) -> None:
-        """Begin a channel of some sites, of which some are inside: the others are lost.
+        """Open a channel; each member learns of it when it asks for the subgroup.
 
-        Its members learn of it one by one, as each asks for it.
+        Args:
+            members: the sites that the subgroup names.
+            inside: those of them that are not lost.
         """
         book = ExchangeBook(inside, self.all.plans.restricted(inside), self.counter, is_known=False)
-        for left in sorted(self.left.intersection(members)):  # which may be lost since
+        # Members that have left make no call here, even where they are lost since and not inside.
+        for left in sorted(self.left.intersection(members)):
             book.abandon(accounts.of_absence(left, self._name))
         self._books.append(book)
 
     def members(self, channel: int) -> tuple[int, ...]:
-        """Return the members of a channel; none if there is no such one."""
+        """Return the members of a channel; an unknown channel has none."""
         return self._books[channel].members if 0 <= channel < len(self._books) else ()
 
     def awaiting(self, site: int) -> list[int]:
-        """Return the channels in which another member has made a call that this one has not."""
+        """Return the channels in which another member has made a call that this site has not."""
         return [channel for channel, book in enumerate(self._books) if book.order.awaits(site)]
 
     @property
@@ -98,7 +99,7 @@ class Books:
         return any(book.is_busy for book in self._books)
 
     def stalls(self) -> list[Stall]:
-        """Return the next call of each member that has not made a call which others have."""
+        """Return the calls that members have not made and others have, one for each such member."""
         found = []
         for channel, book in enumerate(self._books):
             calls = {member: book.order.made(member) for member in book.members}
@@ -116,17 +117,17 @@ class Books:
     # --- plans
 
     def issue(self, plan: Plan) -> None:
-        """Let exchanges that no member has asked for yet run under this plan, or part of it."""
+        """Use a plan, in subgroups a part of it, for exchanges that no member has asked for yet."""
         for book in self._books:
             if book.members:
                 book.plans.replace(_part(plan, book.members), self.largest_elements)
 
     def lose(self, sites: Collection[int], plan: Plan) -> list[tuple[int, tuple[Answer, ...]]]:
-        """Go on without some sites, or links; return what follows in the books of members.
+        """Remove lost sites, and use a plan without what is lost; return the answers by channel.
 
         Args:
-            sites: that are lost; none, where links are.
-            plan: without them; its version follows that of the one in force.
+            sites: that are lost; empty if only links are.
+            plan: without what is lost; its version follows that of the plan in force.
         """
         self.lost.update(sites)
         answers: list[tuple[int, tuple[Answer, ...]]] = []
@@ -140,7 +141,7 @@ class Books:
         return answers
 
     def admit(self, sites: Collection[int], plan: Plan) -> None:
-        """Let sites be members of the channel of all; exchanges run under this plan from now on."""
+        """Add members to the channel of all sites, and use a plan for all from now on."""
         for book in self._books[1:]:
             if book.members:
                 book.plans.replace(plans.restrict(plan, book.members), self.largest_elements)
@@ -149,14 +150,14 @@ class Books:
         self.lost -= {*sites}
 
     def add(self, plan: Plan, elements: int) -> None:
-        """Let buffers of a further order of size have this plan, which may be in use already."""
+        """Use a plan for a further order of size of buffers; it may be in use for others."""
         for book in self._books:
             if book.members:
                 book.plans.add(_part(plan, book.members), elements)
 
     @property
     def unplanned(self) -> list[int]:
-        """The elements of buffers whose exchanges wait until they are planned for."""
+        """The elements of buffers whose exchanges wait for a plan."""
         return sorted(set().union(*(book.unplanned for book in self._books)))
 
     @property
@@ -172,30 +173,29 @@ class Books:
         return None if self.all.end.closed is None else self.all.end.closed.why
 
     def close(self, reason: str, lasts: Sequence[int]) -> None:
-        """Hold no exchange after these; those under way run to their end.
+        """Set the last exchange of each channel; those under way run to their end.
 
         Args:
-            reason: why, for sites that ask for one.
-            lasts: the last one that is held, by channel; a channel that is opened later is closed
-                by another call.
+            reason: why no exchange follows, for sites that ask for one.
+            lasts: the last exchange, by channel. A channel that opens later needs another call.
         """
         for book, last in zip(self._books, lasts, strict=False):
             book.end.close(last, reason)
 
     def refusal(self, channel: int, number: int) -> NoMoreRounds:
-        """Return what a site is told that asks for an exchange which is not held."""
+        """Return the message for a site that asks for an exchange after the last one."""
         last = self._books[channel].end.last
         assert last is not None, "an exchange is refused, though more may follow"
         return NoMoreRounds(number, last.why, channel)
 
     def why_last(self, channel: int, number: int) -> str:
-        """Return why no exchange follows this one on its channel; empty where one may."""
+        """Return why an exchange is the last of its channel; an empty string if it is not."""
         last = self._books[channel].end.last
         return last.why if last is not None and last.number == number else ""
 
     @property
     def lasts(self) -> tuple[int, ...]:
-        """By channel, the last exchange since the run is stopped; empty where it is not."""
+        """By channel, the last exchange of a run that is stopped; empty if it is not."""
         return tuple(book.end.closed.number for book in self._books if book.end.closed is not None)
 
 

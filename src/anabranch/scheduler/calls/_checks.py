@@ -1,4 +1,4 @@
-"""Whether what a site asks for, or says of its calls, can be. Pure."""
+"""Refuses messages about calls that no correct site sends. Pure."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _ANSWERS = ExchangeFailed, Settled, Gathered, GatherFailed, Admitted
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What can be asked for in a run.
+    """Checks of the messages about calls.
 
     Args:
-        name: makes a site's name for error messages.
-        sites: how many there are.
-        repairs: whether exchanges go on without what is lost, and state may be handed on.
+        name: returns a site's name for error messages.
+        sites: the number of sites.
+        repairs: whether exchanges are repaired after a loss; only then can sites be admitted.
     """
 
     name: Name
@@ -41,10 +41,10 @@ class Checks:
     repairs: bool
 
     def exchange(self, site: int, signature: Signature) -> None:
-        """Check what a site would exchange.
+        """Check the terms of an exchange.
 
         Raises:
-            OutOfPlaceMessage: it cannot be.
+            OutOfPlaceMessage: no elements, an unknown operation or type, or impossible receivers.
         """
         if (
             signature.elements < 1
@@ -66,11 +66,11 @@ class Checks:
         )
 
     def gathering(self, site: int, message: Gather) -> None:
-        """Check what a site would gather.
+        """Check a site's value for a gathering.
 
         Raises:
-            OversizedMessage: its value is too large, or what it is for takes too many words.
-            OutOfPlaceMessage: it lets others in, and none can be.
+            OversizedMessage: the value or its description is too large.
+            OutOfPlaceMessage: it admits newcomers where none can join.
         """
         if len(message.value) > MOST_GATHERED_BYTES:
             raise OversizedMessage(
@@ -86,10 +86,10 @@ class Checks:
             raise OutOfPlaceMessage(f"{self.name(site)} lets others in where none can be")
 
     def subgroup(self, site: int, members: tuple[int, ...], named: str) -> None:
-        """Check what subgroup a site asks for.
+        """Check the subgroup that a site asks for.
 
         Raises:
-            OutOfPlaceMessage: sites that cannot be, or without the one that asks.
+            OutOfPlaceMessage: the members are no rising sites of the run, or lack this one.
             OversizedMessage: the name is too long.
         """
         if len(named) > MOST_NAME_CHARACTERS:
@@ -104,10 +104,10 @@ class Checks:
             raise OutOfPlaceMessage(f"{self.name(site)} asks for a subgroup of sites {members}")
 
     def standing(self, site: int, standing: Standing) -> None:
-        """Check what a site says of its calls after a restart.
+        """Check a site's account of its calls after a restart.
 
         Raises:
-            OutOfPlaceMessage: a call that cannot be, or what is no answer to one.
+            OutOfPlaceMessage: an impossible call, or a message that is no answer to a call.
         """
         for channel in standing.channels:
             counts: tuple[int, ...] = channel.asked, channel.gathered, channel.version

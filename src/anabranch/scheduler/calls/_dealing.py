@@ -1,4 +1,4 @@
-"""How the buffer of each exchange is cut, and which tree carries its next chunks. Pure."""
+"""How the buffer of each exchange is cut into chunks, and which trees carry them. Pure."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from anabranch.scheduler._dispatch import Dispatcher
 from anabranch.scheduler.calls._answer import Granted
 
 Dispatching = Callable[[Plan, int, int], tuple[int, int]]
-"""How chunks are dispatched while an exchange goes on: called with the plan, the elements of the
-buffer and the most of a chunk, returns how many chunks there are, and how many of them may be under
-way."""
+"""How chunks are dispatched during an exchange. Called with the plan, the elements of the buffer
+and the most of a chunk. Returns the number of chunks, and the most of them under way at once."""
 
 Chunking = Callable[[Plan, int], int]
-"""How finely buffers are cut: called with the plan and the elements of the buffer, returns the most
+"""How finely buffers are cut. Called with the plan and the elements of the buffer. Returns the most
 elements of a chunk."""
 
-_REMEMBERED = 64  # plans and sizes
+_REMEMBERED = 64  # pairs of a plan and a size whose cut is kept
 
 
 class Dealing:
     """The chunks of each exchange that is held, by the number that they carry.
 
     Args:
-        chunking: the most elements of a chunk, by the plan and the elements of the buffer.
+        chunking: returns the most elements of a chunk.
         dispatching: how chunks are dispatched during an exchange; None deals all beforehand.
 
-    Both are asked once for a plan and a size: a plan of many trees takes milliseconds.
+    Both are called once for a plan and a size: a plan of many trees takes milliseconds.
     """
 
     def __init__(self, chunking: Chunking, dispatching: Dispatching | None) -> None:
         self._chunking = chunking
         self._dispatching = dispatching
-        # By the plan's identity and the elements; each has its plan, so that no other gets its id.
+        # By the plan's identity and the elements. The value keeps its plan alive: a later plan
+        # could otherwise get the same identity, and the wrong cut.
         self._cuts: dict[tuple[int, int], tuple[Plan, int, tuple[int, int] | None]] = {}
         self._chunk_elements: dict[int, int] = {}  # by exchange
         self._dispatchers: dict[int, Dispatcher] = {}  # by exchange
@@ -42,7 +42,7 @@ class Dealing:
     def begin(self, granted: Granted, members: tuple[int, ...]) -> None:
         """Cut the buffer of an exchange that begins.
 
-        What one site has for others is dealt beforehand: nothing is gained by another tree.
+        A broadcast or a transfer is dealt beforehand: it gains nothing from another tree.
         """
         signature, plan = granted.signature, granted.plan
         chunk_elements, dispatched = self._cut(plan, signature.elements)
@@ -53,7 +53,7 @@ class Dealing:
             self._dispatchers[granted.exchange] = Dispatcher(shares, members, *dispatched)
 
     def _cut(self, plan: Plan, elements: int) -> tuple[int, tuple[int, int] | None]:
-        """Return the most elements of a chunk, and what ``dispatching`` says of such chunks."""
+        """Return the most elements of a chunk, and what ``dispatching`` returns for such chunks."""
         known = self._cuts.get((id(plan), elements))
         if known is None:
             chunk_elements, dispatched = self._chunking(plan, elements), None
@@ -65,20 +65,20 @@ class Dealing:
         return known[1:]
 
     def restore(self, exchange: int, chunk_elements: int) -> None:
-        """Take up an exchange that was cut before a restart."""
+        """Restore an exchange that was cut before a restart."""
         self._chunk_elements[exchange] = chunk_elements
 
     def chunk_elements(self, exchange: int) -> int:
-        """Return the most elements of a chunk of an exchange that is held."""
+        """Return the most elements of a chunk of a held exchange."""
         return self._chunk_elements[exchange]
 
     def first(self, exchange: int) -> tuple[int, ...] | None:
-        """Return the trees of the first chunks; None where all are dealt beforehand."""
+        """Return the trees of the first chunks; None if all chunks are dealt beforehand."""
         dispatcher = self._dispatchers.get(exchange)
         return None if dispatcher is None else dispatcher.first
 
     def progress(self, site: int, message: Progress, now_s: float) -> list[tuple[int, Dispatched]]:
-        """Dispatch further chunks, as others have ended; return which sites are told."""
+        """Note the chunks that ended at a site; return the messages that deal further ones."""
         dispatcher = self._dispatchers.get(message.exchange)
         if dispatcher is None:
             return []
@@ -89,7 +89,7 @@ class Dealing:
         return [(member, more) for member in dispatcher.members]
 
     def stop_dispatching(self, exchange: int) -> None:
-        """Deal no further chunks of an exchange: it is interrupted."""
+        """Deal no further chunks of an exchange, since it is interrupted."""
         self._dispatchers.pop(exchange, None)
 
     def forget(self, exchange: int) -> None:
@@ -98,6 +98,6 @@ class Dealing:
         self._chunk_elements.pop(exchange, None)
 
     def forget_all_but(self, held: Collection[int]) -> None:
-        """Forget the exchanges that are not held any more."""
+        """Forget all exchanges but those that are held."""
         for exchange in self._chunk_elements.keys() - held:
             self.forget(exchange)

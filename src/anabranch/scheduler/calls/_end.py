@@ -1,7 +1,7 @@
-"""Which exchange of a channel is the last one. Pure.
+"""The last exchange of a channel. Pure.
 
-Two things set one: the run is stopped, or the number of exchanges is bounded from the first. The
-bound moves while some exchanges turn out not to count. The lower of both holds.
+A run that is stopped has a last exchange, and so has a run with a bounded number of exchanges. The
+lower of both holds. The bound moves up, because some exchanges turn out not to count.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """The last exchange that is held.
+    """The last exchange of a channel.
 
     Args:
-        number: which.
-        why: no further one is.
+        number: of the exchange.
+        why: the reason that none follows.
     """
 
     number: int
@@ -26,8 +26,8 @@ class End:
     """The end of a channel's exchanges.
 
     Attributes:
-        closed: the last exchange since the run is stopped; None where it is not.
-        bound: the last one where their number is bounded; None where it is not.
+        closed: the last exchange of a run that is stopped; None if it is not.
+        bound: the last exchange where their number is bounded; None if it is not.
     """
 
     def __init__(self) -> None:
@@ -36,16 +36,16 @@ class End:
 
     @property
     def last(self) -> Last | None:
-        """The last exchange that is held; None where more may follow."""
+        """The last exchange; None if any number may follow."""
         ends = [each for each in (self.closed, self.bound) if each is not None]
         return min(ends, key=lambda each: each.number, default=None)
 
     def close(self, number: int, why: str) -> None:
-        """Hold no exchange after this one; where that was decided before, it stays so."""
+        """Set the last exchange; an earlier decision stays."""
         if self.closed is None:
             self.closed = Last(number, why)
 
     def holds(self, number: int) -> bool:
-        """Return whether an exchange is held, or may be."""
+        """Return whether an exchange is not after the last one."""
         last = self.last
         return last is None or number <= last.number

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import ChannelStanding
-from anabranch.scheduler.calls._answer import Abandoned, Whole
+from anabranch.scheduler.calls._answer import Abandoned, AllGathered
 
 
 class Gatherings:
@@ -59,12 +59,12 @@ class Gatherings:
         values[site] = value
         return len(values) == len(self._members)
 
-    def whole(self, number: int) -> Whole:
+    def whole(self, number: int) -> AllGathered:
         """Return the values of a gathering that all members have joined, and forget it."""
         values, admits = self._values.pop(number), number in self._admissions
         self._admissions.discard(number)
         of_all = tuple(values[member] for member in self._members)
-        return Whole(number, of_all, admits, min(self._heard.values()))
+        return AllGathered(number, of_all, admits, min(self._heard.values()))
 
     def give_up_after(self, last: int, reason: str) -> list[Abandoned]:
         """Give up all gatherings after one; return which sites' calls that ends."""
@@ -76,7 +76,7 @@ class Gatherings:
 
     # --- members that go, and come
 
-    def lose(self, sites: Collection[int], members: tuple[int, ...]) -> list[Whole]:
+    def lose(self, sites: Collection[int], members: tuple[int, ...]) -> list[AllGathered]:
         """Go on without some members; return what those that are left have gathered by that."""
         self._members = members
         for site in sites:
@@ -99,7 +99,7 @@ class Gatherings:
 
     def restore(
         self, standings: Mapping[int, ChannelStanding], ended: Collection[int]
-    ) -> list[Whole]:
+    ) -> list[AllGathered]:
         """Take up what members say of their gatherings; return those that all have joined.
 
         Args:

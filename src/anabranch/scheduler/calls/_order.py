@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from anabranch.net.messages import ChannelStanding
-from anabranch.scheduler.calls._answer import Kind, Made, Mixed
+from anabranch.scheduler.calls._answer import Call, Kind, MixedKinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Order:
 
     def __init__(self, members: Iterable[int]) -> None:
         self._made = dict.fromkeys(members, 0)  # by site, how many calls
-        self._firsts: dict[int, Made] = {}  # the call that was made first, by its place
+        self._firsts: dict[int, Call] = {}  # the call that was made first, by its place
         self._last: float = math.inf  # whatever is called after this place fails
         self.limit: Limit | None = None
 
@@ -71,7 +71,7 @@ class Order:
         """Return whether another member has made a call that this one has not."""
         return site in self._made and self.latest > self._made[site]
 
-    def count(self, made: Made, before: tuple[int, int]) -> Mixed | None:
+    def count(self, made: Call, before: tuple[int, int]) -> MixedKinds | None:
         """Count a site's call; return what is wrong with its kind.
 
         Args:
@@ -87,13 +87,13 @@ class Order:
             del self._firsts[place]
         return mixed
 
-    def compare(self, made: Made, place: int, before: tuple[int, int]) -> Mixed | None:
+    def compare(self, made: Call, place: int, before: tuple[int, int]) -> MixedKinds | None:
         """Compare a call with the first one in its place; return what is wrong with its kind."""
         first = self._firsts.setdefault(place, made)
         if made.kind == first.kind:
             return None
         both = (first, made) if first.kind < made.kind else (made, first)
-        return Mixed(place, both, *before)
+        return MixedKinds(place, both, *before)
 
     def lower(self, limit: Limit, last: int) -> Limit:
         """Let no call end beyond a limit, nor beyond the one before; return which that is.
@@ -133,7 +133,7 @@ class Order:
         """Let sites be members that have made all calls which others have made."""
         self._made |= dict.fromkeys(sites, self.latest)
 
-    def restore(self, standings: Mapping[int, ChannelStanding]) -> tuple[Mixed, ...]:
+    def restore(self, standings: Mapping[int, ChannelStanding]) -> tuple[MixedKinds, ...]:
         """Take up the calls that members say they have made.
 
         Args:
@@ -153,13 +153,13 @@ class Order:
         for site, each in standings.items():
             for said in each.exchanges:
                 before = said.number - 1, said.place - said.number
-                call = Made(site, Kind.EXCHANGE, said.signature)
+                call = Call(site, Kind.EXCHANGE, said.signature)
                 mixed = mixed or self.compare(call, said.place, before)
             for gathering in each.gatherings:
                 if number := gathering.number:
                     before = gathering.place - number, number - 1
                     kind = Kind.ADMIT if gathering.admits else Kind.GATHER
-                    call = Made(site, kind, gathering.what)
+                    call = Call(site, kind, gathering.what)
                     mixed = mixed or self.compare(call, gathering.place, before)
         lowest = self.lowest  # what all have made needs no comparison
         self._firsts = {place: who for place, who in self._firsts.items() if place > lowest}

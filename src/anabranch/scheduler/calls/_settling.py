@@ -1,8 +1,31 @@
-"""How exchanges are completed without what is lost: what members are told, and when. Pure.
+"""How an exchange is settled: given to the callers only once all members hold the result. Pure.
 
-What one exchange lacks, and what completes it, `scheduler._repair` decides. Here that
-becomes messages to its members: an `Interrupt` once something is lost, `Repair` once all members
-have said what they hold, and `Settled` once all of them hold all of the result.
+::
+
+    begun ──────────────all members hold all of it──────────────▶ settled
+      │                                                              ▲
+      └─a loss─▶ interrupted ─all have answered─▶ being repaired ────┘
+                      ▲                                 │
+                      └───────────── a loss ────────────┘
+                 (no member has what is missing: the exchange fails)
+
+- **Begun** with the first grant. A member reports what it holds with `Holding`.
+- **Interrupted.** A loss interrupts *all* exchanges of all channels, since what is lost may have
+  carried chunks of any. Members get `Interrupt`, drop the chunks of the voided numbers, and answer
+  with `Holding`. Each interruption is a *generation*; an answer of an earlier one does not count.
+- **Being repaired.** Members get `Repair`: exchanges of some elements, by which each gets what it
+  lacks. Which ones these are is decided in `_repair`.
+- **Settled.** Members get `Settled` and give the result to their callers. The message names the
+  contributions in the result, if some member's is missing. Until then each member keeps its own
+  contribution, so that a loss at any moment can be repaired.
+
+A transfer of the state goes the same way. Its first `Repair` comes before any loss: that message
+also tells which holder sends which part of the state.
+
+What must never happen: members hear `Settled` before all of them hold all of the result; a repair
+is announced before the journal has its contributions, since a restart would then report others; or
+an answer to an interruption counts for a later exchange of the same number, after the first one was
+taken back (generations continue).
 """
 
 from __future__ import annotations
@@ -34,20 +57,20 @@ from anabranch.scheduler.calls._books import Books
 from anabranch.scheduler.calls._outcome import Outcome, Repaired
 
 Transferring = Callable[[Collection[int], int, int, int], Sequence[tuple[int, Ranges, Plan]]]
-"""Who sends what to a site that has nothing of what others have: called with those, that site, the
-elements and the version of plans; returns what `scheduler._transfer.shares` does."""
+"""Which members send which ranges to a site without the state: called with the holders, that site,
+the number of elements and the plans' version; returns what `scheduler._transfer.shares` returns."""
 
 
 class Settling:
-    """The exchanges that are completed whatever is lost, until all their members hold the result.
+    """The exchanges that have begun and are not settled.
 
     Args:
         name: makes a site's name for error messages.
         books: of all channels.
-        transferring: how members hand their state to further ones.
+        transferring: returns which members send which parts of the state to a newcomer.
 
     Attributes:
-        incomplete: how many results lack contributions of members.
+        incomplete: the number of results that lack contributions of members.
     """
 
     def __init__(self, name: Name, books: Books, transferring: Transferring) -> None:
@@ -55,12 +78,13 @@ class Settling:
         self._books = books
         self._transferring = transferring
         self._unsettled: dict[tuple[int, int], Unsettled] = {}  # by channel and number
-        # Of exchanges that were taken back: answers to these may be on their way.
+        # The latest generations of exchanges that were taken back. Their numbers may be used again
+        # while answers to these generations are still on their way.
         self._generations: dict[tuple[int, int], int] = {}
         self.incomplete = 0
 
     def begin(self, channel: int, granted: Granted, followers: Collection[int]) -> None:
-        """Follow an exchange from its first grant on."""
+        """Add an exchange, at its first grant."""
         members, signature = self._books[channel].members, granted.signature
         self._unsettled[channel, granted.number] = Unsettled(
             granted.exchange,
@@ -87,14 +111,17 @@ class Settling:
         if unsettled.latest_generation:
             self._generations[channel, number] = unsettled.latest_generation
         if unsettled.generation:
-            outcome.is_to_remember = True  # else a restart would give its contributions to the next
+            # The journal has the contributions of this exchange. A restart would otherwise take
+            # them for those of the next exchange of its number.
+            outcome.is_to_remember = True
             members = self._books[channel].members
             outcome.say += [(member, Withdrawn(channel, number)) for member in members]
 
     def forget_all_but(self, channel: int, held: Container[int]) -> None:
-        """Forget the exchanges of a channel that are not held any more.
+        """Forget the exchanges of a channel that its book does not hold any more.
 
-        A book may give one up and have no member to tell: those that knew of the channel are lost.
+        No message tells of these: a book may fail one after every member that knew the channel
+        was lost.
         """
         for key in [each for each in self._unsettled if each[0] == channel]:
             if key[1] not in held:
@@ -102,7 +129,7 @@ class Settling:
 
     @property
     def contributions(self) -> dict[tuple[int, int], tuple[Contribution, ...]]:
-        """Whose contributions are in exchanges that were interrupted, by channel and number."""
+        """The contributions in interrupted exchanges, by channel and number."""
         return {
             key: unsettled.contributions
             for key, unsettled in self._unsettled.items()
@@ -110,19 +137,19 @@ class Settling:
         }
 
     def is_open(self, channel: int, number: int) -> bool:
-        """Return whether members of an exchange still wait to hear that all hold the result."""
+        """Return whether members still await the grant or the settlement of an exchange."""
         held = self._books[channel].held
         if number not in held:
             return False
         return not held[number].is_granted or (channel, number) in self._unsettled
 
-    # --- something is lost
+    # --- after a loss
 
     def interrupt(self, outcome: Outcome) -> tuple[int, ...]:
-        """Ask the members of all exchanges what they hold, once these members are all that is left.
+        """Interrupt all exchanges, after the books have removed the lost members.
 
         Returns:
-            The numbers that the chunks carried of the exchanges which are void now.
+            The numbers of the voided exchanges, as their chunks carry them.
         """
         all_voided: tuple[int, ...] = ()
         for (channel, number), unsettled in list(self._unsettled.items()):
@@ -136,15 +163,15 @@ class Settling:
         return all_voided
 
     def hold(self, site: int, message: Holding, outcome: Outcome) -> tuple[Answer, ...]:
-        """Take what a site holds of a result; return what follows in the book of its channel.
+        """Take a site's report of the elements it holds; return the answers for its book.
 
         Raises:
-            OutOfPlaceMessage: it is no member, or holds elements that are none.
+            OutOfPlaceMessage: the site is no member, or the elements are outside the buffer.
         """
         key = message.channel, message.number
         unsettled = self._unsettled.get(key)
         if unsettled is None or site in self._books.lost:
-            return ()  # it has failed meanwhile, or the site has left
+            return ()  # the exchange has failed by now, or the site was excluded
         book = self._books.of(site, message.channel)
         elements = unsettled.contributions[-1].stop
         if any(not 0 <= start < stop <= elements for start, stop in message.held):
@@ -166,7 +193,7 @@ class Settling:
     def _mend(
         self, book: ExchangeBook, message: Holding, unsettled: Unsettled, outcome: Outcome
     ) -> tuple[Answer, ...]:
-        """Tell members what completes an exchange, or give it up."""
+        """Tell members the repair of an exchange, or fail it."""
         channel, number = message.channel, message.number
         signature = book.held[number].signature
         way = book.plans.of(signature.elements) or book.plan
@@ -195,13 +222,13 @@ class Settling:
             outcome.say.append((member, repair))
         return ()
 
-    # --- the state is handed on
+    # --- transfers of the state
 
     def transfer(self, channel: int, granted: Granted, outcome: Outcome) -> None:
-        """Say which site sends which part of a buffer to those that have none of it."""
-        unsettled = self._unsettled[channel, granted.number]  # transfers are repaired like all else
+        """Tell members which holder sends which part of the state to which receiver."""
+        unsettled = self._unsettled[channel, granted.number]
         if unsettled.generation:
-            return  # something was lost before all had asked: it is said once all have answered
+            return  # a loss came before the last grant: the repair will tell it
         book = self._books[channel]
         number, signature, version = granted.number, granted.signature, granted.plan.version
         parts = self._handed_on(book, signature, version, unsettled)
@@ -211,7 +238,7 @@ class Settling:
     def _handed_on(
         self, book: ExchangeBook, signature: Signature, version: int, unsettled: Unsettled
     ) -> tuple[RepairPart, ...]:
-        """Return which part each of those that have all of a buffer sends to those that lack it."""
+        """Return the parts that holders of the state send to each member that lacks some of it."""
         holders = {*book.members} - {*signature.receivers}
 
         def parts_for(receiver: int, lacks: Ranges) -> list[RepairPart]:
@@ -221,7 +248,8 @@ class Settling:
                 exchange, way = self._books.counter.next(), plans.dumps(plan)
                 elements = ranges.places(lacks, places)
                 parts.append(RepairPart(exchange, source, (receiver,), elements, way))
-            if not found:  # no holder reaches it and is reached: over the trees of all
+            # No holder has a way to the receiver and back: the part takes the trees of all members.
+            if not found:
                 everyone = self._books.counter.next(), min(holders), (receiver,)
                 parts.append(RepairPart(*everyone, lacks))
             return parts
@@ -238,13 +266,13 @@ class Settling:
         contributions: Mapping[tuple[int, int], Collection[Contribution]],
         outcome: Outcome,
     ) -> None:
-        """Take up an exchange that is held, and interrupt it.
+        """Restore an exchange that is held, and interrupt it.
 
         Args:
-            channel, number: which.
+            channel, number: of the exchange.
             opened: what each member says of it that has not heard its end.
-            contributions: as they were, of exchanges that had been interrupted before.
-            outcome: gets what members are told.
+            contributions: of exchanges that had been interrupted before the restart.
+            outcome: takes the messages to members.
         """
         book = self._books[channel]
         signature = book.held[number].signature
@@ -276,7 +304,7 @@ def _tell_interrupted(
 
 
 def _sources(signature: Signature, members: Iterable[int]) -> set[int] | None:
-    """Return who has all of a result from the first; None where all contribute to it."""
+    """Return the members that have all of a result from the start; None if all contribute."""
     if signature.receivers:
         return {*members} - {*signature.receivers}
     return None if signature.source is None else {signature.source}

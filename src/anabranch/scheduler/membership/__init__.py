@@ -1,1 +1,1 @@
-"""Who takes part: each site's life, by one table."""
+"""Membership: each site's life, as one table."""

@@ -1,21 +1,37 @@
-"""The life of each site, as its scheduler sees it. Pure.
+"""The life of each site, as its scheduler sees it: one table. Pure.
 
-A site is at one stage at a time, and :data:`TABLE` has every change that there is: what happens to
-a site at a stage takes it to the next one, and what the table lacks cannot happen.
+A site is at one stage at a time. :data:`TABLE` lists every change of stage. An event that the table
+lacks at a stage is a bug of the scheduler, and raises an error::
 
-- **Before the run begins** sites join until there are enough. These are welcomed and prepare their
-  part; once all of them are ready, the run begins with them. Sites that have not joined by then
-  count as lost, so that all that join later do so in one way.
-- **A member** takes part in calls until it has made its last one. It is a member until another
-  makes a call that it has not made; then it has left, and relays what has no other way.
-- **What is lost** may join again, as another process: it comes, is introduced to its neighbours,
-  starts, and asks to be let in. It counts as lost until then; its end harms no call.
-- **A site that has left cannot die.** If its connection breaks, the others stop relaying through
-  it, and it still counts as left.
+    absent ──joins──▶ joined ──is welcomed──▶ preparing ──is ready──▶ ready ──begins──▶ member
 
-Beside its stage a site has a connection, which may be broken for a while or silent, and neighbours
-may accuse it. These are no stages: they end with their cause, and none outlasts the site's loss.
-Whether a member follows the others' calls, until it is in step, is known to the calls.
+    member ──departs──▶ departed ──is excluded──▶ left ──is lost──▶ gone
+      │
+      └──is lost──▶ lost ◀──ends early── came, introduced, started, asking
+                     │
+                     └──joins──▶ came ─▶ introduced ─▶ started ─▶ asking ──is admitted──▶ member
+
+- **The start.** Sites join until there are enough. The scheduler welcomes these, they prepare
+  their part, and the run begins once all of them are ready. Every other site counts as lost from
+  then on, so that each later join takes the same way.
+- **A member** makes calls. After its last one it has *departed*: still a member, whose lanes the
+  others may need. It is *excluded* once another member makes a call that it has not made.
+- **A lost site** may join again, as another process. It is a *newcomer* until the members admit
+  it: its neighbours hear of it, it starts, and it asks for admission. A worker of a served model is
+  admitted as it starts. A newcomer counts as lost, so its end interrupts no call.
+- **A site that has left cannot be lost.** If its connection breaks it is *gone*: the others stop
+  relaying through it, and the log still says that it left.
+
+Events come from five modules: `_presence` (joins, the choice of the start), `server` (ready),
+`_beginning` (begins), `_survivors` (departures and losses), `_admission` (newcomers).
+
+What must never happen: a site counts as a member after the others excluded it, a newcomer holds up
+a call, or a departed site is reported as dead.
+
+The connection of a site is no stage. It may be broken or silent for a while (`_presence`), and
+neighbours may report that their lanes to the site ended (`_cut_links`); a loss ends all three.
+Whether a member follows the others' calls until it is in step is state of the calls
+(`calls/_following`).
 """
 
 from __future__ import annotations
@@ -27,7 +43,7 @@ from anabranch.scheduler._stages import Stages
 
 
 class Stage(Enum):
-    """How far a site is in its life."""
+    """The stages of a site's life."""
 
     ABSENT = "absent"
     JOINED = "joined"
@@ -45,57 +61,57 @@ class Stage(Enum):
 
 
 class Happens(Enum):
-    """What can happen to a site."""
+    """The events of a site's life."""
 
     JOINS = "joins"
-    IS_LET_GO = "is let go before the run has all that it begins with"
+    IS_DROPPED = "is dropped before the sites of the start are chosen"
     IS_WELCOMED = "is welcomed, as one of the sites of the start"
     IS_PASSED_OVER = "is not one of the sites of the start"
     IS_READY = "is ready"
     BEGINS = "begins"
-    DEPARTS = "has made its last call, and is a member until another makes a further one"
+    DEPARTS = "has made its last call, and stays a member until another makes a further one"
     LEAVES = "has made its last call"
-    LEAVES_OTHERS = "has made its last call, and the others go on without it"
-    IS_DONE_WITHOUT = "is no member any more, as another has made a further call"
+    LEAVES_WORKERS = "leaves a served model while other workers still train it"
+    IS_EXCLUDED = "is no member any more, since another has made a further call"
     IS_LOST = "is lost"
     IS_INTRODUCED = "is introduced to its neighbours"
-    STARTS = "starts, as its neighbours know of it"
-    ASKS = "asks to be let in"
-    IS_LET_IN = "is let in"
-    IS_FORGOTTEN = "goes before it was let in"
+    STARTS = "starts, since its neighbours know of it"
+    ASKS = "asks for admission"
+    IS_ADMITTED = "is admitted"
+    ENDS_EARLY = "ends before it was admitted"
 
 
 S, H = Stage, Happens
 TABLE: dict[Stage, dict[Happens, Stage]] = {
     S.ABSENT: {H.JOINS: S.JOINED, H.IS_PASSED_OVER: S.LOST},
-    S.JOINED: {H.IS_LET_GO: S.ABSENT, H.IS_WELCOMED: S.PREPARING, H.IS_PASSED_OVER: S.CAME},
+    S.JOINED: {H.IS_DROPPED: S.ABSENT, H.IS_WELCOMED: S.PREPARING, H.IS_PASSED_OVER: S.CAME},
     S.PREPARING: {H.IS_READY: S.READY, H.IS_LOST: S.LOST},
     S.READY: {H.BEGINS: S.MEMBER, H.IS_LOST: S.LOST},
     S.MEMBER: {
         H.DEPARTS: S.DEPARTED,
         H.LEAVES: S.LEFT,
-        H.LEAVES_OTHERS: S.GONE,
+        H.LEAVES_WORKERS: S.GONE,
         H.IS_LOST: S.LOST,
     },
-    S.DEPARTED: {H.IS_DONE_WITHOUT: S.LEFT, H.IS_LOST: S.GONE},
+    S.DEPARTED: {H.IS_EXCLUDED: S.LEFT, H.IS_LOST: S.GONE},
     S.LEFT: {H.IS_LOST: S.GONE},
     S.GONE: {H.JOINS: S.CAME},
     S.LOST: {H.JOINS: S.CAME},
-    S.CAME: {H.IS_INTRODUCED: S.INTRODUCED, H.IS_FORGOTTEN: S.LOST},
-    S.INTRODUCED: {H.STARTS: S.STARTED, H.IS_FORGOTTEN: S.LOST},
-    S.STARTED: {H.ASKS: S.ASKING, H.IS_LET_IN: S.MEMBER, H.IS_FORGOTTEN: S.LOST},
-    S.ASKING: {H.IS_LET_IN: S.MEMBER, H.IS_FORGOTTEN: S.LOST},
+    S.CAME: {H.IS_INTRODUCED: S.INTRODUCED, H.ENDS_EARLY: S.LOST},
+    S.INTRODUCED: {H.STARTS: S.STARTED, H.ENDS_EARLY: S.LOST},
+    S.STARTED: {H.ASKS: S.ASKING, H.IS_ADMITTED: S.MEMBER, H.ENDS_EARLY: S.LOST},
+    S.ASKING: {H.IS_ADMITTED: S.MEMBER, H.ENDS_EARLY: S.LOST},
 }
-"""What each thing that happens to a site at a stage makes of it."""
+"""For each stage, the events that are possible there and the stage that each leads to."""
 
 NEWCOMERS = frozenset({S.CAME, S.INTRODUCED, S.STARTED, S.ASKING})
-"""Stages of sites that have joined a run that goes on, and are no members yet."""
+"""Stages of sites that joined after the start and are not members yet."""
 
 HAS_LEFT = frozenset({S.DEPARTED, S.LEFT, S.GONE})
 """Stages of sites that make no further call."""
 
-DONE_WITHOUT = frozenset({S.GONE, S.LOST}) | NEWCOMERS
-"""Stages of sites without which the run goes on."""
+EXCLUDED = frozenset({S.GONE, S.LOST}) | NEWCOMERS
+"""Stages of sites that the run continues without."""
 
 
 class Lives(Stages[Stage, Happens]):
@@ -112,12 +128,13 @@ class Lives(Stages[Stage, Happens]):
     def restore(
         self, lost: Collection[int], left: Collection[int], departed: Collection[int]
     ) -> None:
-        """Take up the lives of a run whose scheduler was started again.
+        """Restore the stages after a restart of the scheduler.
 
         Args:
-            lost: those without which it goes on.
-            left: those that make no further call.
-            departed: those of them that are members.
+            lost: sites that the run continues without. Newcomers of the time before are among
+                them: they have to join again.
+            left: sites that make no further call.
+            departed: those of ``left`` that are still members.
         """
         for site in range(self._size):
             stage = S.LOST if site in lost else S.MEMBER
@@ -127,26 +144,27 @@ class Lives(Stages[Stage, Happens]):
 
     def sites(self, *stages: Stage) -> frozenset[int]:
         """Return the sites at some stages."""
-        return frozenset(sorted(self.at(*stages)))  # sorted: it is gone through in the same order
+        # Sorted, because event logs must not depend on the order in which sites got to a stage.
+        return frozenset(sorted(self.at(*stages)))
 
     @property
     def newcomers(self) -> frozenset[int]:
-        """Those that have joined a run that goes on, and are no members yet."""
+        """The sites that joined after the start and are not members yet."""
         return self.sites(*NEWCOMERS)
 
     @property
     def lost(self) -> frozenset[int]:
-        """Those without which the run goes on, newcomers among them."""
-        return self.sites(*DONE_WITHOUT)
+        """The sites that the run continues without, newcomers among them."""
+        return self.sites(*EXCLUDED)
 
     @property
     def left(self) -> frozenset[int]:
-        """Those that make no further call."""
+        """The sites that make no further call."""
         return self.sites(*HAS_LEFT)
 
     @property
     def departed(self) -> frozenset[int]:
-        """Those that make no further call, and are members yet."""
+        """The sites that make no further call and are still members."""
         return self.sites(Stage.DEPARTED)
 
     @property
@@ -156,5 +174,5 @@ class Lives(Stages[Stage, Happens]):
 
     @property
     def are_ready(self) -> bool:
-        """Whether all sites that were chosen for the start are ready."""
+        """Whether the sites of the start are chosen and none still prepares its part."""
         return self.has_formed and not self.at(Stage.PREPARING)
