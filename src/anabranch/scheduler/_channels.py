@@ -49,7 +49,7 @@ from anabranch.scheduler.calls._subgroups import Subgroup, Subgroups
 class Channels:
     """Every channel of a run.
 
-    It is one class, because each method acts on one message and all share the same parts.
+    It is one class since each method acts on one message and all share the same parts.
 
     Args:
         name: makes a site's name for error messages.

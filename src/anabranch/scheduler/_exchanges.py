@@ -1,19 +1,19 @@
-"""Which plan each exchange runs under, and whether all members agree on it. Pure.
+"""A channel's book: whether members agree on each exchange, and under which plan it runs. Pure.
 
-Members make the same calls in the same order: exchanges, gatherings of small values, and
-admissions of further members. A call fails at once if a member makes a different call in its place,
-or has made its last.
+Members make the same calls in the same order: exchanges, gatherings of small values, and admissions
+of newcomers. A call fails at once if a member makes a different call in its place, or has made its
+last. The states of an exchange are told at the head of :mod:`anabranch.scheduler.calls`.
 
-A channel is a set of members: the whole group, or a subgroup. A book keeps which exchanges its
-members have asked for, and which requests wait: for room, for other members or for a plan.
+A book keeps which exchanges its members have asked for, and the requests that wait: for room, for
+other members, or for a plan.
 
-A member may ask for its next exchange before it calls. Such a request waits and is granted like any
-other, but it is not a call: it does not count in the order of calls, it cannot cause a failure, and
+A member may ask for its next exchange before it calls. Such a request ahead waits and is granted
+like any other, but it is no call. It has no place in the order of calls, it fails no exchange, and
 any other call of that member withdraws it.
 
-The other ideas have files of their own in `calls/`: the places of calls (`order`), the last
-exchange (`end`), `gatherings`, `requests` that wait, exchanges that have begun (`held`), and what
-each member has been told (`knowledge`).
+The other ideas have files of their own in `calls/`: the places of calls (`_order`), the last
+exchange (`_end`), gatherings (`_gatherings`), requests that wait (`_requests`), exchanges that have
+begun (`_held`), and what each member has been told (`_knowledge`).
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _NOTHING_CALLED = ChannelStanding(0, 0, 0, 0, (), (), ())
 
 
 class ExchangeBook:
-    """Fixes one plan version for each exchange, at the first request for it (NetStorm, VII-A).
+    """Fixes one plan version for each exchange, as it begins (NetStorm, VII-A).
 
-    A new plan counts for exchanges that no member has asked for yet, so no exchange mixes two
-    plans. Members may have several exchanges under way.
+    A new plan counts for exchanges that have not begun yet, so no exchange mixes two plans. Members
+    may have several exchanges under way.
 
     It is one class since every request, withdrawal or loss can free queued requests of other
     members.
@@ -55,20 +55,19 @@ class ExchangeBook:
     Args:
         members: the sites of the channel.
         plans: of exchanges, by the size of their buffers.
-        counter: numbers exchanges, and limits the bytes under way, over the books of a run.
-        is_known: whether all members know the channel from the start; else each learns of it when
-            it asks.
+        counter: numbers exchanges, and bounds the bytes under way, over all books of a run.
+        is_known: whether all members know the channel from the start. Otherwise each learns of it
+            when it asks for the subgroup.
 
     Attributes:
         plans: see above.
         order: the places of members' calls.
         asked: by member, the latest exchange that it called for.
-        requests: that wait, and those made ahead.
-        held: exchanges that have begun, until all members have ended them.
+        requests: the requests that wait, and those made ahead.
+        held: the exchanges that have begun, until all members have ended them.
         knowledge: what members have been told.
-        end: which exchange is the last one.
-        has_followers: whether newcomers still get the state of training: a result may reach them
-            before they call.
+        end: the last exchange.
+        has_followers: whether members follow: a result may reach them before they call.
     """
 
     def __init__(
@@ -84,7 +83,9 @@ class ExchangeBook:
         self.asked = dict.fromkeys(self.members, 0)
         self.requests = Requests()
         self.end = End()
-        self._settled: frozenset[int] = frozenset()  # before this book was restored
+        # The exchanges settled before this book was restored: members may still say that they hold
+        # the results, and the book knows nothing of these exchanges.
+        self._settled: frozenset[int] = frozenset()
         self.has_followers = False
 
     @property
@@ -121,7 +122,7 @@ class ExchangeBook:
 
     @property
     def unplanned(self) -> set[int]:
-        """The elements of buffers whose exchanges wait until they are planned for."""
+        """The elements of buffers whose exchanges wait for a plan."""
         waiting = (each for each in self.requests.waiting if each.number not in self.held)
         asked = {each.signature for each in waiting}
         return {what.elements for what in asked if self.plans.for_exchange(what) is None}
@@ -132,12 +133,11 @@ class ExchangeBook:
         """Answer a site's call for an exchange.
 
         Args:
-            request: which site calls, for which exchange, of what.
-            refusal: why it has nothing to contribute, and the exchange fails; empty if it has.
+            request: the site, the exchange and its terms.
+            refusal: why the exchange must fail; empty if it need not.
 
         Returns:
-            What follows: nothing while exchanges under way take all the room, None if the exchange
-            is not held.
+            The answers; empty while the exchange waits, None if it is after the last one.
 
         Raises:
             OutOfPlaceMessage: the site is no member, or does not ask for the one after its last.
@@ -146,7 +146,7 @@ class ExchangeBook:
         self._check_follows(site, number)
         was_ahead = self.requests.call(request)
         if not self.end.holds(number):
-            self.asked[site] = number  # later ones may be under way to here
+            self.asked[site] = number  # the site's next requests may already be on their way
             return None
         also = self._count(Call(site, Kind.EXCHANGE, request.signature))
         self.asked[site] = number
@@ -193,7 +193,7 @@ class ExchangeBook:
             )
 
     def take_back(self, site: int) -> tuple[Answer, ...]:
-        """Take note that a site makes another call than it had asked for ahead."""
+        """Withdraw a site's request ahead, since it makes another call."""
         request = self.requests.take_back(site)
         if request is None:
             return ()
@@ -201,10 +201,10 @@ class ExchangeBook:
         return (*self.held.drop_unused(), *self.grant())
 
     def refuse(self, site: int, number: int, reason: str) -> tuple[Answer, ...]:
-        """End an exchange that a member has asked for, and can contribute nothing to.
+        """Fail an exchange that a member has called for and cannot contribute to.
 
         Raises:
-            OutOfPlaceMessage: it has not asked for it.
+            OutOfPlaceMessage: the member has not called for it.
         """
         if not self.end.holds(number):
             return ()
@@ -214,7 +214,7 @@ class ExchangeBook:
             )
         is_waiting = any(each.number == number for each in self.requests.waiting)
         if self.knowledge.failure(number) is not None or not (number in self.held or is_waiting):
-            return ()  # it has ended
+            return ()  # the exchange has ended
         return self.give_up(number, reason)
 
     def gather(
@@ -226,12 +226,18 @@ class ExchangeBook:
         heard: int = 0,
         what: str = "",
     ) -> tuple[Answer, ...]:
-        """Take a member's small value, who has heard the values of gatherings up to one.
+        """Take a member's small value for a gathering.
 
-        What it is gathered for is told where another member makes another call.
+        Args:
+            site: the member.
+            number: of the gathering.
+            value: the member's value.
+            admits: whether the gathering admits newcomers.
+            heard: the gathering up to which the member has heard all values.
+            what: the purpose in words, for the error if another member makes another call.
 
         Raises:
-            OutOfPlaceMessage: the site does not gather as the one after its last.
+            OutOfPlaceMessage: the gathering is not the one after the member's last.
         """
         self._gatherings.check_follows(site, number)
         also = self._count(Call(site, Kind.ADMIT if admits else Kind.GATHER, what))
@@ -240,32 +246,32 @@ class ExchangeBook:
         if limit is not None and number > limit.gatherings:
             return (Abandoned(site, number, 0, True, limit.reason), *also)
         is_whole = self._gatherings.take(site, number, value)
-        return (self._gatherings.whole(number),) if is_whole and not also else also
+        return (self._gatherings.end(number),) if is_whole and not also else also
 
     def _count(self, made: Call) -> tuple[MixedKinds, ...]:
-        """Count a site's call; return what is wrong with its kind."""
+        """Count a site's call; return how its kind differs from the first call in its place."""
         before = self.asked[made.site], self._gatherings.latest(made.site)
         mixed = self.order.count(made, before)
         return () if mixed is None else (mixed,)
 
     def ended(self, site: int, number: int, version: int, checksum: int | None) -> str | None:
-        """Note that a site holds a result; return what is wrong once all do, or None.
+        """Note that a site holds a result; once all do, return how their models differ, or None.
 
         Raises:
-            OutOfPlaceMessage: the site is not in that exchange or ran it under another version, or
-                has said so before.
+            OutOfPlaceMessage: the site was not granted that exchange, ran it under another plan
+                version, or has said so before.
         """
         if self.knowledge.failure(number) is not None or number in self._settled:
-            return None  # it was said before the failure was heard, or this book restored
+            return None  # sent before the site heard of the failure, or of the restart
         return self.held.ended(site, number, version, checksum, self.members)
 
-    # --- what waits
+    # --- requests that wait
 
     def grant(self) -> tuple[Answer, ...]:
-        """Grant what waits for room or for other members, as far as it can begin."""
+        """Grant, or fail, the waiting requests whose time has come."""
         answers: list[Answer] = []
         before = -1
-        while len(answers) > before:  # what began last may be what an earlier request is for
+        while len(answers) > before:  # a request that began may let an earlier one join it
             before = len(answers)
             waiting = self.requests.take_all()
             for request in waiting:
@@ -274,13 +280,14 @@ class ExchangeBook:
                 if self.knowledge.failure(number) is not None:
                     continue
                 if is_ahead and not self.end.holds(number):
-                    self.requests.take_back(request.site)  # the site hears of it when it calls
+                    self.requests.take_back(request.site)  # the site hears of the end when it calls
                     continue
                 if self.held.may_still_agree(request, is_ahead, self.asked):
                     self.requests.waiting.append(request)
                     continue
                 if number not in self.held and number <= min(self.asked.values()):
-                    # Nothing has begun: compare all before any buffer is overwritten.
+                    # All have called and nothing has begun: compare all requests now, before any
+                    # buffer is overwritten.
                     of_all = [each for each in waiting if each.number == number]
                     odd = [each for each in of_all if each.signature != signature]
                     if odd:
@@ -299,8 +306,9 @@ class ExchangeBook:
 
     def _begin(self, request: Request) -> bool:
         number, signature = request.number, request.signature
-        # One that all members wait for can end by itself, whatever the others do. Where only one
-        # contributes, the others' buffers are overwritten before a late one can disagree.
+        # An exchange that all members wait for may exceed the room: it ends by itself, so it cannot
+        # hold up others for ever. A broadcast has to wait for all members: it overwrites their
+        # buffers before a late member could disagree.
         have_all_asked = number <= min(self.asked.values())
         may_begin = _all_contribute(signature) and self._counter.has_room(
             signature, self.has_followers
@@ -343,16 +351,16 @@ class ExchangeBook:
     # --- calls that cannot end
 
     def leave(self, site: int, reason: str) -> tuple[Abandoned, ...]:
-        """Take note that a member makes no further call."""
+        """Fail the calls after a member's last, since it makes no further one."""
         limit = Limit(self.asked[site], self._gatherings.latest(site), reason)
         return self._abandon(limit, self.order.made(site))
 
     def abandon_mixed(self, mixed: MixedKinds, reason: str) -> tuple[Abandoned, ...]:
-        """Give up all calls from those on that are of two kinds."""
+        """Fail all calls from the place on at which members made calls of two kinds."""
         return self._abandon(Limit(mixed.exchanges, mixed.gatherings, reason), mixed.call)
 
     def abandon(self, reason: str) -> tuple[Abandoned, ...]:
-        """Give up all calls that not every member has made."""
+        """Fail all calls that not every member has made."""
         asked = min(self.asked.values(), default=0)
         return self._abandon(Limit(asked, self._gatherings.lowest, reason), self.order.lowest)
 
@@ -368,20 +376,20 @@ class ExchangeBook:
         return tuple(given_up)
 
     def give_up(self, number: int, reason: str) -> tuple[Abandoned, ...]:
-        """End an exchange without a result, whether it has begun or not."""
+        """Fail an exchange, whether it has begun or not."""
         exchange = self.held.drop(number).exchange if number in self.held else 0
         self.requests.drop(number)
         return tuple(self._fail(number, exchange, reason))
 
     def _fail(self, number: int, exchange: int, reason: str) -> list[Abandoned]:
-        """Let an exchange end without a result; return which members' calls that ends."""
+        """Note that an exchange has failed; return the calls that this ends."""
         told = self.knowledge.fail(number, exchange, reason)
         return [Abandoned(site, number, exchange, False, reason) for site in sorted(told)]
 
-    # --- members that go, and come
+    # --- members are lost and admitted
 
     def lose(self, *sites: int) -> tuple[Answer, ...]:
-        """Go on without some members, all at once; return what follows for the others."""
+        """Remove lost members, all at once; return the answers for the others."""
         self.members = tuple(member for member in self.members if member not in sites)
         for site in sites:
             del self.asked[site]
@@ -393,10 +401,10 @@ class ExchangeBook:
         return (*whole, *self.held.drop_unused(), *self.grant())
 
     def admit(self, sites: Collection[int], plan: Plan, elements: int = 0) -> None:
-        """Let sites take part from here on, while it is level; all have this plan.
+        """Add members, while all members have made the same calls.
 
         Args:
-            sites: that are let in.
+            sites: the newcomers.
             plan, elements: see :meth:`anabranch.scheduler._plans_by_size.PlansBySize.replace`.
         """
         self.plans.replace(plan, elements)
@@ -414,15 +422,17 @@ class ExchangeBook:
         gathered: Collection[int],
         unaware: Collection[int] = (),
     ) -> tuple[Answer, ...]:
-        """Go on from what members say of their calls, where what was known of them is lost.
+        """Restore the book after a restart, from what members say of their calls.
+
+        A silent member is declared lost next, or has left. It counts as having made the calls that
+        have ended for certain, and no others.
 
         Args:
-            standings: what each member says. Those that say nothing are to be lost next, or have
-                left, but for those that are unaware: of them only calls that ended are known.
-            failed: exchanges that have failed, and why.
-            settled, gathered: exchanges and gatherings that have ended at some member: at all, but
-                for those that are told so.
-            unaware: members that do not know of the channel yet, and have made no call.
+            standings: what each member says.
+            failed: the exchanges that have failed at some member, with reasons.
+            settled, gathered: the exchanges and gatherings that have ended at some member. They end
+                at the others, which are told so elsewhere.
+            unaware: members that do not know the channel yet, and have made no call.
         """
         informed = standings.keys()
         standings = {**standings, **dict.fromkeys(unaware, _NOTHING_CALLED)}
@@ -455,12 +465,12 @@ class ExchangeBook:
 
 
 def _all_contribute(signature: Signature) -> bool:
-    """Return whether members' contributions are combined, so that a late one may still disagree."""
+    """Return whether all members contribute: the exchange cannot end before each has agreed."""
     return signature.source is None and not signature.receivers
 
 
 def _lacks_source(signature: Signature, members: Collection[int]) -> str:
-    """Return which source is lost that an exchange would need; empty for none."""
+    """Return why an exchange lacks a source, or an empty string."""
     if signature.source not in (None, *members):
         return f"site {signature.source}, which would broadcast, is lost"
     if signature.receivers and {*members} <= {*signature.receivers}:

@@ -1,11 +1,15 @@
-"""Members that follow: they have yet to get the state of training, and to catch up. Pure.
+"""Members that follow: newcomers that do not have the state of training yet. Pure.
 
-Members let further sites in by a gathering. What they exchange next may hand the state of training
-to those (a *transfer*); from then on these follow. They contribute nothing to the exchanges of all
-sites, and hear of each one, until they say that they are in step.
+Members admit newcomers by a gathering. The next exchange may hand the state of training to these (a
+*transfer*), and from then on they follow::
 
-Who follows is fixed for each exchange by the first request for it: one that begins later, as it
-waits for room, has the followers of then.
+    member ──a transfer names it as receiver──▶ follows ──says that it is in step──▶ member
+
+A follower contributes nothing to the exchanges of all sites. It hears of each with `Called`, so
+that its program can make the same calls later and catch up.
+
+The first request for an exchange fixes its followers, also where the exchange waits for room and
+begins later. Members would otherwise expect contributions of different sites.
 """
 
 from __future__ import annotations
@@ -17,33 +21,33 @@ from anabranch.scheduler._exchanges import ExchangeBook
 
 
 class Following:
-    """Who follows the calls of all sites, and which exchanges hand the state on.
+    """The followers of the calls of all sites, and the exchanges that hand the state on.
 
     Args:
         book: of the calls of all sites.
 
     Attributes:
-        sites: those that follow now.
+        sites: the present followers.
     """
 
     def __init__(self, book: ExchangeBook) -> None:
         self._book = book
         self.sites: set[int] = set()
-        self._begins_with_transfer = False  # for those that the state is handed to next
+        self._begins_with_transfer = False  # whether the receivers of the next transfer follow
         self._transfers: list[int] = []  # the exchanges that hand the state on
-        # Those of exchanges that were asked for and have not begun, by number.
+        # By number, the followers of exchanges that were asked for and have not begun.
         self._of: dict[int, frozenset[int]] = {}
 
     def expect(self, is_expected: bool) -> None:
-        """Take note whether those that the state is handed to next follow from then on."""
+        """Note whether the receivers of the next transfer follow from then on."""
         self._begins_with_transfer = is_expected
 
     def note_transfer(self, number: int) -> None:
-        """Take note that an exchange hands the state on, as a member asks for it."""
+        """Note that a member asks for an exchange that hands the state on."""
         self._transfers.append(number)
 
     def round_of(self, number: int) -> int | None:
-        """Return which round an exchange of all sites is; None where it hands the state on.
+        """Return the round that an exchange of all sites is; None if it hands the state on.
 
         Rounds are counted from 1.
         """
@@ -52,7 +56,7 @@ class Following:
         return number - sum(transfer < number for transfer in self._transfers)
 
     def number_of(self, round: int) -> int:
-        """Return which exchange of all sites a round is, if no other one hands the state on."""
+        """Return the exchange of all sites that a round is, if no further one is a transfer."""
         number = round
         for transfer in sorted(self._transfers):
             number += transfer <= number
@@ -60,15 +64,15 @@ class Following:
 
     @property
     def transfers(self) -> tuple[int, ...]:
-        """The exchanges that hand the state on, for a scheduler that is started again."""
+        """The exchanges that hand the state on, for the journal."""
         return tuple(self._transfers)
 
     def recall(self, transfers: Iterable[int]) -> None:
-        """Take up which exchanges have handed the state on, as a scheduler that was restarted."""
+        """Restore the exchanges that handed the state on before a restart."""
         self._transfers = [*transfers]
 
     def asked(self, site: int, number: int, signature: Signature) -> list[tuple[int, Called]]:
-        """Take the first request for an exchange; return which sites are told of it."""
+        """Fix the followers of an exchange at its first request; return the messages to them."""
         if signature.receivers and self._begins_with_transfer:
             self._begins_with_transfer = False
             self.sites |= {*signature.receivers} & {*self._book.members}
@@ -81,11 +85,11 @@ class Following:
     def called(
         self, site: int, number: int, signature: Signature | None
     ) -> list[tuple[int, Called]]:
-        """Return which members that follow are told of a call that a site was the first to make.
+        """Return the messages that tell followers of a call.
 
         Args:
-            site: that made it.
-            number: of the exchange, or of the gathering that lets others in.
+            site: the first to make it.
+            number: of the exchange, or of the gathering that admits newcomers.
             signature: of the exchange; None for a gathering.
         """
         called = Called(number, self._book.order.made(site), signature)
@@ -93,17 +97,17 @@ class Following:
         return [(each, called) for each in sorted(self.sites - {site, source})]
 
     def take(self, number: int) -> frozenset[int]:
-        """Return which members follow in an exchange that begins, or has failed before it could."""
+        """Return and forget the followers of an exchange, as it begins or fails before that."""
         return self._of.pop(number, frozenset())
 
     def restore(
         self, said: Mapping[int, ChannelStanding], follow: Collection[int]
     ) -> list[tuple[int, Called]]:
-        """Take up who follows after a restart; return which calls those are told of again.
+        """Restore the followers after a restart; return the messages that tell them of calls again.
 
         Args:
             said: what each member says of the calls of all sites.
-            follow: those that say that they follow.
+            follow: the members that say that they follow.
         """
         self.sites = {*follow}
         made: dict[int, Called] = {}  # by place

@@ -1,4 +1,4 @@
-"""Small values that members gather, until all members' are here. Pure."""
+"""Small values that members gather: kept until every member has given its own. Pure."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ class Gatherings:
     def __init__(self, members: Iterable[int]) -> None:
         self._members = tuple(members)
         self._latest = dict.fromkeys(self._members, 0)  # by site
-        self._heard = dict.fromkeys(self._members, 0)  # up to which one each site knows all values
-        self._values: dict[int, dict[int, bytes]] = {}  # of those not all have joined, by site
-        self._admissions: set[int] = set()  # those that let members in
+        # By site, the latest gathering up to which it has heard all values. Sites keep the values
+        # that others may lack, to tell a restarted scheduler, until every member has heard them.
+        self._heard = dict.fromkeys(self._members, 0)
+        self._values: dict[int, dict[int, bytes]] = {}  # by gathering under way, then by site
+        self._admissions: set[int] = set()  # the gatherings that admit newcomers
 
     def latest(self, site: int) -> int:
         """Return a member's latest gathering; 0 before the first."""
@@ -47,37 +49,37 @@ class Gatherings:
             raise OutOfPlaceMessage(f"site {site} gathers {number} after {self._latest[site]}")
 
     def note(self, site: int, number: int, admits: bool, heard: int) -> None:
-        """Take note that a member calls for a gathering, and has heard the values up to one."""
+        """Note a member's call for a gathering, and the one up to which it has heard all values."""
         self._latest[site] = number
         self._heard[site] = min(heard, number - 1)
         if admits:
             self._admissions.add(number)
 
     def take(self, site: int, number: int, value: bytes) -> bool:
-        """Take a member's value; return whether all members' are here."""
+        """Take a member's value; return whether it was the last one."""
         values = self._values.setdefault(number, {})
         values[site] = value
         return len(values) == len(self._members)
 
-    def whole(self, number: int) -> AllGathered:
-        """Return the values of a gathering that all members have joined, and forget it."""
+    def end(self, number: int) -> AllGathered:
+        """Return the values of a gathering to which all members have given theirs; forget it."""
         values, admits = self._values.pop(number), number in self._admissions
         self._admissions.discard(number)
         of_all = tuple(values[member] for member in self._members)
         return AllGathered(number, of_all, admits, min(self._heard.values()))
 
     def give_up_after(self, last: int, reason: str) -> list[Abandoned]:
-        """Give up all gatherings after one; return which sites' calls that ends."""
+        """Fail all gatherings after one; return the calls that this ends."""
         given_up = []
         for number in [number for number in self._values if number > last]:
             sites = self._values.pop(number)
             given_up += [Abandoned(site, number, 0, True, reason) for site in sites]
         return given_up
 
-    # --- members that go, and come
+    # --- members are lost and admitted
 
     def lose(self, sites: Collection[int], members: tuple[int, ...]) -> list[AllGathered]:
-        """Go on without some members; return what those that are left have gathered by that."""
+        """Remove lost members; return the gatherings that only they had not joined."""
         self._members = members
         for site in sites:
             del self._latest[site], self._heard[site]
@@ -88,11 +90,11 @@ class Gatherings:
             if not values:
                 del self._values[number]
             elif len(values) == len(members):
-                whole.append(self.whole(number))
+                whole.append(self.end(number))
         return whole
 
     def admit(self, sites: Collection[int], members: tuple[int, ...]) -> None:
-        """Let sites be members, which know all that was gathered before."""
+        """Add members, as if they had heard all values so far."""
         for counts in (self._latest, self._heard):
             counts |= dict.fromkeys(sites, max(counts.values()))
         self._members = members
@@ -100,11 +102,11 @@ class Gatherings:
     def restore(
         self, standings: Mapping[int, ChannelStanding], ended: Collection[int]
     ) -> list[AllGathered]:
-        """Take up what members say of their gatherings; return those that all have joined.
+        """Restore the gatherings from what members say; return those that all have joined.
 
         Args:
-            standings: what each member says; see the book's ``restore`` on those that say nothing.
-            ended: gatherings that have ended at some member, and end at all.
+            standings: what each member says; see the book's ``restore`` on silent ones.
+            ended: gatherings that have ended at some member, and so end at all.
         """
         for site, each in standings.items():
             self._latest[site] = each.gathered
@@ -120,4 +122,4 @@ class Gatherings:
         for counts in (self._latest, self._heard):
             counts |= dict.fromkeys(silent, least)
         joined = [each for each, said in self._values.items() if said.keys() >= {*self._members}]
-        return [self.whole(number) for number in sorted(joined)]
+        return [self.end(number) for number in sorted(joined)]

@@ -1,4 +1,4 @@
-"""Exchanges that members have begun, until all members have ended them. Pure."""
+"""The exchanges of a channel that have begun, until every member holds the result. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from anabranch.scheduler.calls._requests import Request
 
 
 class Counter:
-    """Numbers exchanges over all members' books, and bounds what goes on at once.
+    """Numbers the exchanges of all books, and bounds the bytes under way.
 
     Args:
-        most_bytes: of buffers of exchanges under way; one may always be.
+        most_bytes: the most bytes of buffers under way; one exchange may exceed it, alone.
     """
 
     def __init__(self, most_bytes: float) -> None:
@@ -25,16 +25,17 @@ class Counter:
         self.bytes_under_way = 0
 
     def next(self) -> int:
-        """Return the next exchange's number."""
+        """Return the number for a further exchange."""
         self.latest += 1
         return self.latest
 
     def has_room(self, signature: Signature, at_most: bool) -> bool:
-        """Return whether an exchange may begin; one that needs more room than there is, only alone.
+        """Return whether there is room for an exchange.
 
         Args:
-            signature: what is exchanged.
-            at_most: whether one that needs more may not, as data may come early that has to fit.
+            signature: the terms of the exchange.
+            at_most: whether the bound holds for a lone exchange, too. It does while members follow:
+                they keep the results that come before their own call.
         """
         under_way = self.bytes_under_way
         fits = under_way + size_bytes(signature) <= self._most_bytes
@@ -42,25 +43,25 @@ class Counter:
 
 
 def size_bytes(signature: Signature) -> int:
-    """Return what an exchange takes of the room; what hands a state on takes only what is left."""
+    """Return the bytes that an exchange takes of the room; a transfer takes none."""
     return 0 if signature.receivers else 4 * signature.elements
 
 
 @dataclass(slots=True)
 class HeldExchange:
-    """An exchange that a member has asked for, until all have ended it.
+    """An exchange that has begun.
 
     Attributes:
         exchange: the number that its chunks carry.
-        plan: that it runs under.
-        signature: what is exchanged.
+        plan: the plan of the exchange.
+        signature: its terms.
         first: the site that asked first.
-        is_granted: whether to any member, which may be lost by now.
-        is_restored: whether from what members said of it, after a restart.
-        was_ahead: whether it was granted to a member ahead of its call, which may have begun it
-            before the call is heard of here.
+        is_granted: whether any member was granted it; that member may be lost by now.
+        is_restored: whether it was restored after a restart.
+        was_ahead: whether a member was granted it ahead of its call. That member may have begun it
+            before its call arrives here.
         granted: the members that may have begun it.
-        ended: the checksums of those that have its result.
+        ended: by member that holds its result, the checksum.
     """
 
     exchange: int
@@ -75,7 +76,7 @@ class HeldExchange:
 
 
 class Held:
-    """The exchanges of one channel that are held, by their numbers.
+    """The held exchanges of one channel, by their numbers.
 
     Args:
         counter: shared by the books of one run.
@@ -93,28 +94,28 @@ class Held:
 
     @property
     def numbers(self) -> list[int]:
-        """The exchanges that are held, in the order in which they began."""
+        """The held exchanges, in the order in which they began."""
         return list(self._held)
 
     @property
     def exchanges(self) -> set[int]:
-        """The numbers that the chunks of the exchanges carry that are held."""
+        """The numbers that the chunks of the held exchanges carry."""
         return {held.exchange for held in self._held.values()}
 
     def awaited_result(self, number: int) -> Signature | None:
-        """Return what is exchanged, if the exchange is held and no member has its result yet."""
+        """Return the terms of a held exchange of which no member has the result; None otherwise."""
         held = self._held.get(number)
         return None if held is None or held.ended else held.signature
 
     def begin(self, site: int, number: int, signature: Signature, plan: Plan) -> None:
-        """Hold an exchange that a site was the first to ask for."""
+        """Begin an exchange that a site was the first to ask for."""
         self._counter.bytes_under_way += size_bytes(signature)
         self._held[number] = HeldExchange(self._counter.next(), plan, signature, site)
 
     def take_up(
         self, site: int, number: int, exchange: int, signature: Signature, plan: Plan
     ) -> None:
-        """Hold an exchange that a member has begun before a restart."""
+        """Restore an exchange that a member began before a restart."""
         held = self._held.get(number)
         if held is None:
             self._counter.bytes_under_way += size_bytes(signature)
@@ -123,12 +124,13 @@ class Held:
         held.granted.add(site)
 
     def may_still_agree(self, request: Request, is_ahead: bool, asked: Mapping[int, int]) -> bool:
-        """Return whether a request for other terms than are held waits until members have called.
+        """Return whether a request disagrees with a held exchange and one of them may be withdrawn.
 
-        What was asked for ahead, whichever of the two it is, may be taken back.
+        Either may have been made ahead of a call, and be taken back by another call. The request
+        then waits, since to fail both would be premature.
 
         Args:
-            request, is_ahead: which, and whether it is ahead of its call.
+            request, is_ahead: the request, and whether it is ahead of its call.
             asked: by member, the latest exchange that it called for.
         """
         held = self._held.get(request.number)
@@ -138,31 +140,32 @@ class Held:
         return is_ahead or (held.was_ahead and bool(held.granted) and not is_called)
 
     def called(self, site: int, number: int, asked: Mapping[int, int]) -> None:
-        """Take note of a call for an exchange that may have been asked for ahead; see above."""
+        """Note a call for an exchange that may have been asked for ahead."""
         held = self._held.get(number)
         if held is not None and asked.get(held.first, 0) < number:
-            held.first = site  # the one that asked first may take it back
+            # The site that asked first has not called and may withdraw: errors name a caller.
+            held.first = site
 
     def take_back(self, site: int, number: int) -> None:
-        """Take note that a site has not begun an exchange that it was granted ahead."""
+        """Note that a site withdrew before it began an exchange that it was granted ahead."""
         if number in self._held:
             self._held[number].granted.discard(site)
 
     def drop_unused(self) -> list[TakenBack]:
-        """Hold no exchange that all members have taken back which were granted it ahead."""
+        """Drop the exchanges that every member withdrew from that was granted them ahead."""
         unused = [
             number for number, held in self._held.items() if held.was_ahead and not held.granted
         ]
         return [TakenBack(number, self.drop(number).exchange) for number in unused]
 
     def drop(self, number: int) -> HeldExchange:
-        """Hold an exchange no more; return what it was."""
+        """Remove an exchange, free its room, and return it."""
         held = self._held.pop(number)
         self._counter.bytes_under_way -= size_bytes(held.signature)
         return held
 
     def lose(self, sites: Collection[int], members: Collection[int]) -> None:
-        """Go on without some members; what all others have ended is held no more."""
+        """Remove lost members, and drop the exchanges that all others have ended."""
         for number, held in list(self._held.items()):
             held.granted.difference_update(sites)
             for site in sites:
@@ -173,11 +176,11 @@ class Held:
     def ended(
         self, site: int, number: int, version: int, checksum: int | None, members: Collection[int]
     ) -> str | None:
-        """Note that a site holds a result; return what is wrong once all do, or None.
+        """Note that a site holds a result; once all do, return how their models differ, or None.
 
         Raises:
-            OutOfPlaceMessage: the site is not in that exchange or ran it under another version, or
-                has said so before.
+            OutOfPlaceMessage: the site was not granted that exchange, ran it under another plan
+                version, or has said so before.
         """
         held = self._held.get(number)
         if held is None or site not in held.granted or site in held.ended:
@@ -192,7 +195,7 @@ class Held:
 
 
 def _disagreement(number: int, votes: dict[int, int | None]) -> str | None:
-    # A site whose program has not used the result yet, or that computes none, says none.
+    # A site gives no checksum if its program has not used the result yet, or computes none.
     values = [value for value in votes.values() if value is not None]
     if not values:
         return None

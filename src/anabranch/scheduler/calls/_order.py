@@ -1,11 +1,16 @@
 """Whether members make the same calls in the same order, and which calls can still end. Pure.
 
-A call has a *place* among all calls of its members, from 1, whether it is an exchange or a
-gathering. Members may be any number of calls apart. Of each place that some members have reached
-and others have not, the first call there is kept, and each later one is compared with it.
+A call has a *place* among all calls of its members, from 1, be it an exchange or a gathering.
+Members may be any number of calls apart. For each place that some members have reached and others
+have not, the first call is kept, and each later one is compared with it::
 
-Where a call cannot end, none after it can: the members would wait for each other. So there is a
-*limit* from then on, which can only fall.
+    place        1         2         3         4
+    site 0    exchange  exchange   gather   exchange
+    site 1    exchange  exchange  exchange                  mixed kinds: place 3 cannot end
+    site 2    exchange                                      the first call at 2 is kept for it
+
+If a call cannot end, none after it can: members that wait in it make no later call. So a channel
+has a *limit* from then on, which can only fall.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from anabranch.scheduler.calls._answer import Call, Kind, MixedKinds
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The calls that can still end, where not all can: so many of each kind."""
+    """The last exchange and the last gathering that can end, where not all can, and why."""
 
     exchanges: int
     gatherings: int
@@ -31,16 +36,16 @@ class Order:
     """The calls of one channel's members, by their places.
 
     Args:
-        members: that make them.
+        members: of the channel.
 
     Attributes:
-        limit: the calls that can still end; None where all can.
+        limit: the last calls that can end; None if all can.
     """
 
     def __init__(self, members: Iterable[int]) -> None:
-        self._made = dict.fromkeys(members, 0)  # by site, how many calls
-        self._firsts: dict[int, Call] = {}  # the call that was made first, by its place
-        self._last: float = math.inf  # whatever is called after this place fails
+        self._made = dict.fromkeys(members, 0)  # by site, its number of calls
+        self._firsts: dict[int, Call] = {}  # by place, the first call there
+        self._last: float = math.inf  # every call after this place fails
         self.limit: Limit | None = None
 
     def made(self, site: int) -> int:
@@ -49,7 +54,7 @@ class Order:
 
     @property
     def latest(self) -> int:
-        """The place of the latest call any member made; 0 before the first."""
+        """The place of the latest call that any member made; 0 before the first."""
         return max(self._made.values(), default=0)
 
     @property
@@ -64,19 +69,19 @@ class Order:
 
     @property
     def begun(self) -> dict[int, Kind]:
-        """Calls that some members have made and others have not: by place, the kind."""
+        """The kinds of the calls that some members have made and others have not, by place."""
         return {place: made.kind for place, made in self._firsts.items()}
 
     def awaits(self, site: int) -> bool:
-        """Return whether another member has made a call that this one has not."""
+        """Return whether another member has made a call that this site has not."""
         return site in self._made and self.latest > self._made[site]
 
     def count(self, made: Call, before: tuple[int, int]) -> MixedKinds | None:
-        """Count a site's call; return what is wrong with its kind.
+        """Count a site's call; return how its kind differs from the first call in its place.
 
         Args:
             made: the call.
-            before: how many exchanges and gatherings its site has called for earlier.
+            before: the numbers of exchanges and gatherings that its site called for earlier.
         """
         self._made[made.site] += 1
         place = self._made[made.site]
@@ -88,7 +93,7 @@ class Order:
         return mixed
 
     def compare(self, made: Call, place: int, before: tuple[int, int]) -> MixedKinds | None:
-        """Compare a call with the first one in its place; return what is wrong with its kind."""
+        """Compare a call with the first one in its place; return how the kinds differ, or None."""
         first = self._firsts.setdefault(place, made)
         if made.kind == first.kind:
             return None
@@ -96,10 +101,10 @@ class Order:
         return MixedKinds(place, both, *before)
 
     def lower(self, limit: Limit, last: int) -> Limit:
-        """Let no call end beyond a limit, nor beyond the one before; return which that is.
+        """Lower the limit; return the one that holds now, the lower of this and the one before.
 
         Args:
-            limit: the calls that can still end.
+            limit: the last calls that can end.
             last: the place after which every call fails.
         """
         before = self.limit
@@ -111,36 +116,36 @@ class Order:
             is_lower = lowest != (before.exchanges, before.gatherings)
             limit = Limit(*lowest, limit.reason if is_lower else before.reason)
         self.limit, self._last = limit, min(self._last, last)
-        self._firsts = {call: who for call, who in self._firsts.items() if call <= self._last}
+        self._firsts = {place: made for place, made in self._firsts.items() if place <= self._last}
         return limit
 
-    # --- members that go, and come
+    # --- members are lost and admitted
 
     def lose(self, sites: Collection[int]) -> None:
-        """Go on without some members."""
+        """Remove lost members; errors about kinds then name one that is left."""
         for site in sites:
             del self._made[site]
         for call, made in list(self._firsts.items()):
             others = sorted(site for site, calls in self._made.items() if calls >= call)
             if len(others) == len(self._made):  # all have made this call
                 del self._firsts[call]
-            elif made.site in sites and others:  # which have made the same call
+            elif made.site in sites and others:  # another member has made the same call
                 self._firsts[call] = replace(made, site=others[0])
             elif made.site in sites:
                 del self._firsts[call]
 
     def admit(self, sites: Iterable[int]) -> None:
-        """Let sites be members that have made all calls which others have made."""
+        """Add members, as if they had made all calls so far."""
         self._made |= dict.fromkeys(sites, self.latest)
 
     def restore(self, standings: Mapping[int, ChannelStanding]) -> tuple[MixedKinds, ...]:
-        """Take up the calls that members say they have made.
+        """Restore the calls that members say they have made.
 
         Args:
-            standings: what each member says; see the book's ``restore`` on those that say nothing.
+            standings: what each member says; see the book's ``restore`` on silent ones.
 
         Returns:
-            The first calls that are of two kinds, if there are any.
+            The first calls of two kinds in one place, if there are any.
         """
         made = {site: each.asked + each.gathered for site, each in standings.items()}
         ended = [*made.values()]
@@ -161,6 +166,6 @@ class Order:
                     kind = Kind.ADMIT if gathering.admits else Kind.GATHER
                     call = Call(site, kind, gathering.what)
                     mixed = mixed or self.compare(call, gathering.place, before)
-        lowest = self.lowest  # what all have made needs no comparison
-        self._firsts = {place: who for place, who in self._firsts.items() if place > lowest}
+        lowest = self.lowest  # calls that all members have made need no comparison
+        self._firsts = {place: made for place, made in self._firsts.items() if place > lowest}
         return () if mixed is None else (mixed,)

@@ -1,4 +1,4 @@
-"""What follows from a call, as values. Pure."""
+"""What follows from a message about calls, as values. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from anabranch.net.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """A member was the first to ask for an exchange, which fixed its plan version."""
+    """An exchange has begun: a member was the first to be granted it, under this plan version."""
 
     channel: int
     number: int
@@ -20,13 +20,13 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """An exchange is settled that had been interrupted.
+    """An interrupted exchange is settled.
 
     Args:
-        channel, number: which.
-        members: who has its result.
-        reduced, spread: how many elements were reduced again, and how many came from a holder.
-        interrupted: how many times.
+        channel, number: of the exchange.
+        members: the sites that hold its result.
+        reduced, spread: the numbers of elements reduced again, and spread from a holder.
+        interrupted: the generation at which it was settled.
     """
 
     channel: int
@@ -42,15 +42,15 @@ class Outcome:
     """What follows from a message.
 
     Attributes:
-        repaired: exchanges that are settled and had been interrupted.
-        say: what to say, and to which site, in order.
-        began: exchanges that are held from now on.
+        repaired: interrupted exchanges that are settled now.
+        say: the messages to send, each with its site, in order.
+        began: exchanges that begin.
         wrong: why the run must end; empty if it need not.
-        is_to_remember: whether a scheduler that is started again needs to know of it: an exchange
-            is completed that was interrupted, or hands the state on.
-        over: why an exchange is refused that was asked for; empty where none is.
-        admission: the gathering by which all members let further ones in, and which of them have
-            the state of training; None for none.
+        is_to_remember: whether a restart needs to know of it: an exchange is repaired or withdrawn,
+            or it hands the state on. The journal is written before the messages are sent.
+        over: why an exchange is refused; empty if none is.
+        admission: the gathering by which all members admit newcomers, and the members that have the
+            state of training; None for none.
     """
 
     say: list[tuple[int, Message]] = field(default_factory=list)

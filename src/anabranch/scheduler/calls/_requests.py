@@ -15,8 +15,10 @@ class Request:
     """A site's request for an exchange.
 
     Args:
-        site, number, signature: which site asks, for which exchange of its channel, of what.
-        attempt: number of earlier requests for it that the site withdrew; 0 at first.
+        site: the site.
+        number: of the exchange in its channel.
+        signature: the terms of the exchange.
+        attempt: the number of the site's earlier requests for it that it withdrew.
     """
 
     site: int
@@ -40,7 +42,7 @@ class Requests:
         self._ahead: dict[int, Request] = {}  # by site, granted or not
 
     def is_ahead(self, request: Request) -> bool:
-        """Return whether the site asked for this ahead, and has not called yet."""
+        """Return whether a site made this request ahead and has not called yet."""
         return self._ahead.get(request.site) == request
 
     def add(self, request: Request, is_ahead: bool = False) -> None:
@@ -58,12 +60,13 @@ class Requests:
         self.waiting.append(request)
 
     def call(self, request: Request) -> bool:
-        """Record a call; return whether it was asked for ahead, so is queued or granted already."""
-        # Any other request ahead was withdrawn before: it would stay in the queue as a call.
+        """Note a call; return whether a request ahead has queued it, or got its grant, already."""
+        # A request ahead for another exchange was withdrawn before this call. It would otherwise
+        # stay in the queue as if it were a call.
         return self._ahead.pop(request.site, None) == request
 
     def take_back(self, site: int) -> Request | None:
-        """Withdraw what a site asked for ahead, and return it; None if it did not."""
+        """Withdraw a site's request ahead, and return it; None if it made none."""
         request = self._ahead.pop(site, None)
         if request is not None:
             self._keep(each for each in self.waiting if each != request)
@@ -76,11 +79,11 @@ class Requests:
         return taken
 
     def drop(self, number: int) -> None:
-        """Drop the requests for an exchange that failed; sites hear of it when they call."""
+        """Drop the requests for a failed exchange; sites hear of the failure when they call."""
         self._keep(each for each in self.waiting if each.number != number)
 
     def drop_after(self, number: int) -> list[Request]:
-        """Drop the requests for later exchanges; return the calls, whose sites must hear of it."""
+        """Drop the requests for later exchanges; return the calls, whose sites must be told."""
         later = [each for each in self.waiting if each.number > number]
         self._keep(each for each in self.waiting if each.number <= number)
         return [each for each in later if not self.is_ahead(each)]

@@ -1,7 +1,13 @@
-"""How a scheduler that was started again takes up the calls from what sites say of them. Pure.
+"""How a restarted scheduler restores the calls, from what sites say of them. Pure.
 
-What is under way is interrupted and completed, as where something is lost; what has ended at one
-member ends at the others, in the words that it was told in. All else a book restores itself
+Each site tells its calls under way, and the answers that others may lack. For each channel:
+
+- an exchange that some member has begun is held again, interrupted, and so repaired (`_settling`);
+- an exchange that members asked for and none has begun waits for its grant again;
+- a call that has ended at one member ends at the others, with the same answer;
+- a call that must fail fails for every member, with the same reason.
+
+The book restores the places and numbers of the calls itself
 (:meth:`anabranch.scheduler._exchanges.ExchangeBook.restore`).
 """
 
@@ -35,7 +41,7 @@ class Restoring:
 
     Args:
         books: of all channels.
-        dealing, following, settling, answering: to take up what was under way.
+        dealing, following, settling, answering: the parts that keep calls under way.
     """
 
     def __init__(
@@ -57,11 +63,11 @@ class Restoring:
         standings: Mapping[int, Standing],
         contributions: Mapping[tuple[int, int], Collection[Contribution]],
     ) -> Outcome:
-        """Go on from what sites say of their calls.
+        """Restore all calls from what sites say of them.
 
         Args:
-            standings: what each member says; those that say nothing are to be lost next.
-            contributions: as they were, of exchanges that had been interrupted before.
+            standings: what each member says; the caller declares the silent ones lost next.
+            contributions: of exchanges that had been interrupted before the restart.
         """
         outcome = Outcome()
         for channel, book in enumerate(self._books):
@@ -87,7 +93,7 @@ class Restoring:
         unaware: Collection[int],
         outcome: Outcome,
     ) -> tuple[Answer, ...]:
-        """Restore a book; say again what not all have heard."""
+        """Restore a book; repeat the answers that some members have not heard."""
         book = self._books[channel]
         failed: dict[int, str] = {}
         settled: dict[int, Settled] = {}
@@ -123,7 +129,7 @@ class Restoring:
         contributions: Mapping[tuple[int, int], Collection[Contribution]],
         outcome: Outcome,
     ) -> None:
-        """Interrupt the exchanges that are held, so that they are completed."""
+        """Interrupt the held exchanges, so that they are repaired."""
         books = self._books
         for number in books[channel].held.numbers:
             held = books[channel].held[number]

@@ -1,9 +1,11 @@
-"""Which subgroups sites have asked for, and whether they ask in the same order. Pure.
+"""The subgroups that sites have asked for, and the order in which they asked. Pure.
 
-A subgroup is named by its members and a name. The first member that asks for it opens its channel,
-and the others get the same one. Members that let further sites in begin anew: subgroups that are
-asked for from then on may have those sites, so that they are other channels. Only a subgroup that
-some of its members have asked for, and others have not yet, stays the same for these.
+A subgroup is identified by its members and a name. The first member that asks for it opens its
+channel, and the others get the same one.
+
+An admission of newcomers ends that: a subgroup asked for after it may contain them, and is another
+channel. Only a subgroup that some members have asked for, and others have not yet, stays the same
+for these others.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ class Subgroup:
     """A channel of some sites.
 
     Args:
-        members: who asked for it.
-        name: that tells it from others of the same members.
-        inside: of those, who is not lost.
-        is_current: whether who asks for these members now gets this channel.
-        asked: the sites that have asked for it, each with its place among the site's requests.
+        members: the sites that it names.
+        name: tells it from others of the same members.
+        inside: those of the members that are not lost.
+        is_current: whether a site that asks for it now gets this channel.
+        asked: the sites that have asked for it, each with the place among its requests.
     """
 
     members: tuple[int, ...]
@@ -42,22 +44,22 @@ class Subgroups:
     """The channels of some sites, from 1 on.
 
     Args:
-        name: makes a site's name for error messages.
+        name: returns a site's name for error messages.
         books: of all channels; a new subgroup opens one.
     """
 
     def __init__(self, name: Name, books: Books) -> None:
         self._name = name
         self._books = books
-        self._current: dict[_Asked, int] = {}  # the channel that a site gets which asks now
-        self._opened: list[_Asked] = []  # of channels from 1 on, as they began
+        self._current: dict[_Asked, int] = {}  # the channel that a request gets now
+        self._opened: list[_Asked] = []  # of the channels from 1 on, in order
         self._asked: dict[int, list[_Asked]] = {}  # by site, in order
 
     def ask(self, site: int, members: tuple[int, ...], name: str) -> int:
         """Take a site's request for a subgroup; return its channel.
 
         Raises:
-            OutOfPlaceMessage: the subgroup goes on without the site, which was lost meanwhile.
+            OutOfPlaceMessage: the subgroup was opened while the site was lost, and excludes it.
         """
         asked = members, name
         if asked in self._current and site not in self._books.members(self._current[asked]):
@@ -69,7 +71,7 @@ class Subgroups:
             lost = self._books.lost
             self._open(asked, tuple(each for each in members if each not in lost))
         so_far = self._asked.setdefault(site, [])
-        if asked not in so_far:  # else it asks again, as it was let in anew, or had no answer
+        if asked not in so_far:  # a site asks again after an admission, or without an answer
             so_far.append(asked)
         return self._current[asked]
 
@@ -79,9 +81,9 @@ class Subgroups:
         self._books.open(asked[0], inside)
 
     def out_of_order(self, site: int) -> list[tuple[int, str]]:
-        """Return the channels whose calls cannot end after a site's latest request, each with why.
+        """Return the channels whose calls cannot end after a site's latest request, with reasons.
 
-        Members that ask for the subgroups they share in different orders would wait for each other
+        Members that ask for their common subgroups in different orders would wait for each other
         for ever.
         """
         found = []
@@ -96,7 +98,7 @@ class Subgroups:
         return found
 
     def renew(self) -> None:
-        """Forget the subgroups that every member has asked for, as further sites are let in."""
+        """Forget the subgroups that every member has asked for, since newcomers are admitted."""
         awaited = {
             asked
             for asked, channel in self._current.items()
@@ -123,7 +125,7 @@ class Subgroups:
             yield Subgroup(*asked, self._books[channel].members, is_current, places)
 
     def restore(self, subgroups: Sequence[Subgroup]) -> None:
-        """Open the channels that a run had whose scheduler was started again."""
+        """Open the channels of a run after a restart of its scheduler."""
         for each in subgroups:
             self._open((each.members, each.name), each.inside)
         self._current = {
