@@ -2,8 +2,8 @@
 
 A loss goes through the parts in one order: what is lost is noted (`losses`) and the stages follow;
 a plan for the rest is found; the exchanges under way are interrupted; the journal is written; then
-members hear of all this. The journal comes first, because a scheduler that is restarted must not
-count a site as a member whom the others have heard to be lost.
+members hear of all this. The journal comes first: a restarted scheduler must not count a site as a
+member after the others have heard of its loss.
 
 A departed site stays a member while no other member makes a further call: its lanes may still carry
 the others' results. Then the others exclude it, and keep it as a relay only where they do not reach
