@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 MODULES = {"scikit-learn": "sklearn", "prometheus-client": "prometheus_client"}
-ADAPTERS = {"interop", "metrics"}
+ADAPTERS = {"flower", "metrics", "torch"}
 # Tries to import what is named after `--`, where the libraries named before it cannot be.
 WITHOUT = """
 import sys
