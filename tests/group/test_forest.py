@@ -18,7 +18,7 @@ import anabranch
 from anabranch import Group
 from anabranch import plan as plans
 from anabranch.group import Service
-from anabranch.group.async_group import AsyncGroup, Door, Hears, Ports, join
+from anabranch.group.async_group import AsyncGroup, Callbacks, Door, Ports, join
 from anabranch.group.service import Serving
 from anabranch.log import GroupsFormed, PlanIssued, events, read_events
 from anabranch.merge import Median
@@ -228,7 +228,9 @@ class Trained:
 
         network, name = self._network, self._service.overlay.sites[site].name
         door = Door(self._address, name, "token", (network.sites[site].name, 0))
-        group = await join(Ports(network.control(site), network.lanes(site)), door, Hears(refused))
+        group = await join(
+            Ports(network.control(site), network.lanes(site)), door, Callbacks(refused)
+        )
         try:
             model = np.ones(self._elements, np.float32)
             served = group.settings.served_model(model, Sgd(1.0).start, comes_later=True)

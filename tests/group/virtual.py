@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from anabranch.group import Service
-from anabranch.group.async_group import AsyncGroup, Door, Hears, Ports, join
+from anabranch.group.async_group import AsyncGroup, Callbacks, Door, Ports, join
 from anabranch.log import events
 from anabranch.net.errors import PeerError
 from anabranch.net.network import Network
@@ -79,7 +79,9 @@ async def _run(programs: tuple[Program, ...], service: Service, start: Start) ->
 
         name = service.overlay.sites[site].name
         door = Door(address, name, "token", (network.sites[site].name, 0))
-        group = await join(Ports(network.control(site), network.lanes(site)), door, Hears(refused))
+        group = await join(
+            Ports(network.control(site), network.lanes(site)), door, Callbacks(refused)
+        )
         try:
             if not await start(group, network.lanes(site)):
                 return None

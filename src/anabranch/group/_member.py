@@ -21,7 +21,7 @@ from anabranch.group._packed import count_of, number_of
 from anabranch.group._served_memory import ServedMemory
 from anabranch.group._thread import LoopThread
 from anabranch.group._whole import Whole
-from anabranch.group.async_group import AsyncGroup, Door, Hears, Ports, join
+from anabranch.group.async_group import AsyncGroup, Callbacks, Door, Ports, join
 from anabranch.net.errors import PeerError, RunAborted
 from anabranch.net.tcp import LANE_SILENCE_S, Networks
 from anabranch.net.tls import Credentials
@@ -104,8 +104,8 @@ class Member:
 
     async def _join(self, door: Door) -> AsyncGroup:
         networks = self._networks
-        hears = Hears(_refused, moved=networks.moved, lost=self.whole.lost)
-        site = await join(Ports(networks.control, networks.data), door, hears)
+        callbacks = Callbacks(_refused, moved=networks.moved, lost=self.whole.lost)
+        site = await join(Ports(networks.control, networks.data), door, callbacks)
         try:
             self._settings = site.settings
             if self._settings.job_json:

@@ -1,13 +1,42 @@
-"""A site's part in a group, for programs in an event loop: here, and only here, a site starts.
+"""A site's membership in a group, for programs in an event loop: every site starts here.
 
-:class:`anabranch.Group` is a blocking face over it, in a thread of its own; a scenario's site is a
-program over it, in any world. It knows no thread and no clock but the loop's.
+:class:`anabranch.Group` is the blocking interface over it, and runs it in a thread. A scenario's
+site is a program over it, in real or virtual time. This file knows no thread and no clock but the
+loop's.
 
-    join()  ->  start()  ->  calls  ->  leave()
-       \\__________\\_________\\____->  fail() or close()
+Theory of operation
+-------------------
 
-Between ``join`` and ``start`` a program makes what it will exchange, and the network on which it
-connects to others. A site that joins a group that goes on is let in by its first ``admit``.
+Each call of the program moves the site one state on::
+
+    program      state        the scheduler and the other sites
+    -------      -----        ---------------------------------
+    join()    -> joined       Welcome: index, overlay, plan, settings, addresses, secrets
+    start()   -> started      all are ready, the scheduler has told the start
+    calls     -> started      exchanges, gatherings, served updates, letters
+    leave()   -> closed       Leave; then Shutdown once all have finished, or Departed
+
+    fail(e)   -> closed       Failed(e) tells the scheduler why; from any state
+    close()   -> closed       no message: the scheduler finds the site lost; from any state
+
+- **Joined.** The site has a name, an index and a session with the scheduler. It has no lanes yet.
+  The program makes its buffers and the network of its lanes here, since both follow from the
+  settings in the Welcome.
+- **Started.** ``has_started`` is true, and calls may be made. A *newcomer* joined a group that was
+  running: ``agent.is_new`` stays true until the members admit it, and it exchanges nothing before.
+  A site that serves and *is back* gets the model from the servers.
+- **Closed.** The connections are gone. A program that wants the group again joins again.
+
+What must never happen:
+
+- *A join that fails leaves a connection or a listener open.* ``join`` closes the agent on every
+  error, and tells the scheduler of each that is not a cancellation.
+- *The loop stands still in a program's callback.* ``gives_up`` may look at files or processes, so
+  it runs in another thread. A loop that waits for it would miss heartbeats, and be given up.
+- *The only copy of the state leaves.* A holder may still be sending the state to a newcomer when
+  its program ends, so ``leave`` waits for those sends. ``fail`` and ``close`` cancel them.
+- *A server takes a step before all sites have the first model.* ``serve_alike`` ends with a
+  gathering that every site joins.
 """
 
 from __future__ import annotations
@@ -39,25 +68,25 @@ from anabranch.site.serving import ServedModel
 
 T = TypeVar("T")
 
-_LOOKS_EVERY_S = 0.5  # for a reason to wait no longer
+_LOOKS_EVERY_S = 0.5  # between two calls of `gives_up`
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """How a site comes into a group.
+    """How a site joins a group.
 
     Args:
-        scheduler: where that listens.
+        scheduler: the scheduler's address.
         name: the site's.
         token: the group's secret.
-        listen: where it takes connections of others; without a host, on the address from which it
-            reaches the scheduler; port 0 takes a free one. None where no other site can connect to
-            this one, as behind NAT: it makes all connections itself.
-        advertise: where others find it; None for where it listens.
-        patience_s: how long to try where no scheduler answers.
-        gives_up: is called every half second while others are waited for, in a thread of its own;
-            what it returns, unless None, is why this site waits no longer. None for no such reason.
-        say: called with a line where the scheduler, or the others, take long; None for none.
+        listen: (host, port) at which other sites connect to this one. Host None: the address from
+            which this site reaches the scheduler. Port 0: a free one. None instead of the pair:
+            no other site can connect, as behind NAT, so this site makes all connections.
+        advertise: the host that others are told; None for the one of ``listen``.
+        patience_s: how long to retry while no scheduler answers.
+        gives_up: called every half second while this site waits to join, in another thread. It
+            returns None, or the reason to stop waiting. None never stops.
+        say: called with a line when the scheduler or the other sites take long; None for silence.
     """
 
     scheduler: Address
@@ -72,13 +101,12 @@ class Door:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The world that a site lives in.
+    """The networks and the clock of a site, real or simulated.
 
     Args:
         control: the network to the scheduler.
         data: the network on which other sites reach this one.
-        clock: this site's clock, seconds, by which links are measured; the loop's time if not
-            given.
+        clock: this site's clock, seconds, which times links; None for the loop's time.
     """
 
     control: ControlNetwork
@@ -86,29 +114,29 @@ class Ports:
     clock: Callable[[], float] | None = None
 
 
-def _is_nothing_to(*_: Any) -> None:
-    """Hear something of which a program makes nothing."""
+def _ignore(*_: Any) -> None:
+    """Do nothing: the default callback."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hears:
-    """What a program hears between its calls; each is called in the loop.
+class Callbacks:
+    """Events that a program is told of between its calls; each is called in the loop.
 
     Args:
-        refused: of each message from another site that was refused: (site or None, error).
-        progressed: of each message that this site has sent to another; None to hear of none.
-        moved: where a neighbour is that died and is back, as another process.
-        lost: which site is lost while the others go on, and why.
+        refused: a message from another site was refused: (site, or None if unknown, error).
+        progressed: a message to another site was sent; None for no such calls.
+        moved: a neighbour died and came back as another process: (site, its new address).
+        lost: a site was lost, and the others go on: (site, reason).
     """
 
-    refused: Callable[[int | None, PeerError], None] = _is_nothing_to
+    refused: Callable[[int | None, PeerError], None] = _ignore
     progressed: Callable[[], None] | None = None
-    moved: Callable[[int, Address], None] = _is_nothing_to
-    lost: Callable[[int, str], None] = _is_nothing_to
+    moved: Callable[[int, Address], None] = _ignore
+    lost: Callable[[int, str], None] = _ignore
 
 
 class Exchanging(TypedDict, total=False):
-    """How an exchange is made; see :meth:`anabranch.site.collectives.Collectives.exchange`."""
+    """Options of an exchange; see :meth:`anabranch.site.collectives.Collectives.exchange`."""
 
     more: bool
     channel: int
@@ -117,29 +145,29 @@ class Exchanging(TypedDict, total=False):
     model: Model | None
 
 
-async def join(ports: Ports, door: Door, hears: Hears | None = None) -> AsyncGroup:
-    """Join a group, and wait until it begins: once all its sites have joined, or enough of them.
+async def join(ports: Ports, door: Door, callbacks: Callbacks | None = None) -> AsyncGroup:
+    """Join a group, and wait until all its sites have joined, or as many as it begins with.
 
     Raises:
         LinkError: the scheduler cannot be reached.
-        RunAborted: it refused this site, or the run ended before it began; or ``gives_up`` said so.
-            Or sites gossip, and this one comes later.
-        PeerError: what listens there is no scheduler, or one end does not trust the other.
-        ValueError: other sites would not find this one where it listens.
+        RunAborted: the scheduler refused this site; the run ended before it began; ``gives_up``
+            gave a reason; or the group's sites gossip, and have begun without this one.
+        PeerError: the process at that address is no scheduler, or one end does not trust the other.
+        ValueError: other sites could not reach the address on which this site would listen.
     """
-    hears = hears or Hears()
+    callbacks = callbacks or Callbacks()
     agent = SiteAgent(
         ports.control,
         ports.data,
         door.name,
         door.token,
         door.listen,
-        hears.progressed,
-        hears.refused,
+        callbacks.progressed,
+        callbacks.refused,
         clock=ports.clock,
-        moved=hears.moved,
+        moved=callbacks.moved,
         advertise=door.advertise,
-        told_lost=hears.lost,
+        told_lost=callbacks.lost,
     )
     try:
         joining = agent.join(door.scheduler, door.patience_s, door.say)
@@ -158,20 +186,20 @@ async def join(ports: Ports, door: Door, hears: Hears | None = None) -> AsyncGro
 
 
 class AsyncGroup:
-    """A site's part in a group; :func:`join` makes one.
+    """A site's membership in a group; :func:`join` makes one.
 
     Args:
         agent: this site's, which has joined.
-        welcome: what the scheduler said then.
+        welcome: the scheduler's answer to that.
 
     Attributes:
-        agent: see above; what a program asks it beside calls.
+        agent: see above; programs also call it directly.
         welcome: see above.
         settings: how all sites send, measure, serve and gossip.
-        meter: of the links to this site; None where they are not measured, and before ``start``.
+        meter: measures the links to this site; None where none are measured, and before ``start``.
         index: this site's place in the overlay.
         overlay: the sites and the links between them.
-        names: of all sites, by index.
+        names: the sites' names, by index.
         has_started: whether calls may be made.
     """
 
@@ -185,19 +213,19 @@ class AsyncGroup:
         self.names = [site.name for site in self.overlay.sites]
         self.has_started = False
         self._loop = asyncio.get_running_loop()
-        self._handing_on: set[asyncio.Task[None]] = set()  # the state, while the group goes on
+        self._handing_on: set[asyncio.Task[None]] = set()  # sends of the state to newcomers
 
     @property
     def is_back(self) -> bool:
-        """Whether a model is served here that was served before this process of the site came.
+        """Whether an earlier process of this site served or trained the model.
 
-        One that computes nothing has made no updates before.
+        A server that computes nothing has no updates to tell that by; it came late instead.
         """
         return not self.welcome.is_new and (bool(self.welcome.updates) or self.agent.came_late)
 
     @property
     def first_plan(self) -> plans.Plan:
-        """The plan that held when this site joined."""
+        """The plan at the time this site joined."""
         return plans.loads(self.welcome.plan_json)
 
     def now_s(self) -> float:
@@ -215,19 +243,19 @@ class AsyncGroup:
     ) -> None:
         """Wait until every site is ready; see :meth:`anabranch.site.agent.SiteAgent.start`.
 
-        What is made by the group's settings, they make: see
-        :meth:`anabranch.group._settings.Settings.transport` and those beside it.
+        ``settings`` makes the transport and the served model: see
+        :meth:`anabranch.group._settings.Settings.transport`.
         """
         self.meter = self.settings.meter(elements)
         await self.agent.start(transport, lanes, self.meter, served, elements, samples, gossips)
         self.has_started = True
 
-    # --- exchanges; those whose end a program tells itself are the agent's, as gatherings are
+    # --- exchanges; gatherings, and exchanges whose result is not used at once, are the agent's
 
     async def exchange(
         self, buffer: Buffer, terms: Terms, weight: float = 1.0, **more: Unpack[Exchanging]
     ) -> Round:
-        """Take part in an exchange, and tell the scheduler that its result is in use here.
+        """Make an exchange, and tell the scheduler that its result is in use here.
 
         Args:
             buffer, terms, weight, more: see
@@ -238,14 +266,14 @@ class AsyncGroup:
         return done
 
     async def agree_on(self, what: Sequence[Any], called: str) -> int:
-        """Return the first member, once all have called this with the same.
+        """Return the first member, once all members have called this with equal values.
 
         Args:
-            what: numbers and strings.
-            called: what a site does by it, in words.
+            what: the values, numbers and strings.
+            called: a verb and the values' names, for the error.
 
         Raises:
-            ValueError: another site's is something else; names it.
+            ValueError: another site's values differ; names the site.
         """
         said = await self.agent.gather(msgspec.msgpack.encode(what))
         for site, each in zip(said.members, map(msgspec.msgpack.decode, said.values), strict=True):
@@ -256,13 +284,13 @@ class AsyncGroup:
                 )
         return min(said.members)
 
-    # --- who joins later
+    # --- newcomers
 
     async def hand_over(self, admitted: Admitted, offer: Offer | None) -> HandedOver:
-        """Hand the state of training to newcomers, or get it as one of them.
+        """Send the state of training to newcomers, or receive it as one of them.
 
-        See :func:`anabranch.group.hand_over.hand_over`. What a holder sends while the group goes
-        on is sent before this site leaves.
+        See :func:`anabranch.group.hand_over.hand_over`. Sends run beside later calls, and end
+        before this site leaves.
         """
         handed = await hand_over(self.agent, self.names, admitted, offer)
         if handed.sending is not None:
@@ -273,14 +301,16 @@ class AsyncGroup:
     # --- a model that is served
 
     async def serve_alike(self, model: Floats, what: Sequence[Any]) -> None:
-        """Let every site begin from the same model, by the same rule; after ``start``.
+        """Give every site the first member's model, and check that all serve by one rule.
+
+        Called after ``start``.
 
         Args:
-            model: as it is served; overwritten by the first member's.
+            model: the served one; overwritten by the first member's.
             what: the rule, the same at every site.
 
         Raises:
-            ValueError: another site's rule is another one; names it.
+            ValueError: another site's rule differs; names the site.
         """
         if self.is_back:
             return  # the servers have the model, and send it
@@ -294,11 +324,11 @@ class AsyncGroup:
         await self.agent.gather(b"")  # no server takes a step before all have that model
 
     async def pull(self) -> Proceed | None:
-        """Wait until this site may compute an update; the model is in its memory then.
+        """Wait for permission to compute an update; the model is in memory then.
 
         Returns:
-            Which update; None where there is none to compute, and the model is the last one, if
-            this site is one of those that get it.
+            The permission. None if no update is left: then memory holds the final model, if the
+            scheduler sends it to this site.
         """
         try:
             return await self.agent.permission()
@@ -311,7 +341,7 @@ class AsyncGroup:
         """Return whether the final model is in this site's memory: it was sent, or served here."""
         return self.index in self.agent.last_receivers or self.agent.serves_whole(model)
 
-    # --- what a site tells of itself, and its end
+    # --- reports, and the end
 
     def report_loss(self, loss: float, step: int, samples: int) -> None:
         """Tell the scheduler of a step's loss."""
@@ -340,14 +370,14 @@ class AsyncGroup:
         return max(0.0, self._loop.time() - self.agent.began.result())
 
     async def has_handed_on(self) -> None:
-        """Wait until the state of training is where it was sent to."""
+        """Wait until newcomers have the state that this site sends."""
         await asyncio.gather(*self._handing_on, return_exceptions=True)
 
     async def leave(self) -> bool:
-        """Send what others wait for, say that this site has finished, and wait for the others.
+        """Finish sends, tell the scheduler, and wait until every site has finished.
 
         Returns:
-            Whether the others go on without this site, and it has not waited for their end.
+            True if the others go on without this site; then it does not wait for their end.
         """
         await self.has_handed_on()
         if self.agent.gossips:
@@ -355,12 +385,12 @@ class AsyncGroup:
         return await self.agent.leave()
 
     async def fail(self, error: Exception) -> None:
-        """Tell the others why this site cannot go on, and close."""
+        """Tell the scheduler why this site cannot go on, and close."""
         await self.agent.fail(error)
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection, without a word to the others."""
+        """Close every connection; the scheduler is told nothing."""
         self.agent.close()
         for sends in self._handing_on:
             sends.cancel()
@@ -368,10 +398,10 @@ class AsyncGroup:
 
 
 async def _unless(gives_up: Callable[[], str | None] | None, doing: Coroutine[Any, Any, T]) -> T:
-    """Do something, until there is a reason to give it up.
+    """Return a coroutine's result, unless ``gives_up`` returns a reason first.
 
     Raises:
-        RunAborted: there is; says which.
+        RunAborted: it did; has the reason.
     """
     if gives_up is None:
         return await doing
@@ -381,6 +411,7 @@ async def _unless(gives_up: Callable[[], str | None] | None, doing: Coroutine[An
             done, _ = await asyncio.wait({task}, timeout=_LOOKS_EVERY_S)
             if done:
                 return task.result()
+            # In another thread: it may block, and this loop has heartbeats to send.
             if (why := await asyncio.to_thread(gives_up)) is not None:
                 raise RunAborted(why)
     finally:

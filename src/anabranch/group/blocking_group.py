@@ -1,4 +1,46 @@
-"""A group of sites, as an ordinary training loop holds it."""
+"""The blocking interface of a group, for ordinary training loops.
+
+Theory of operation
+-------------------
+
+Two threads of the process work for a group::
+
+    the program's thread                    the loop's thread (group/_thread.py)
+    --------------------                    ------------------------------------
+    Group: checks arguments, wraps tensors
+      |  Member.run(coroutine)    ------->  AsyncGroup: exchanges, gatherings, admission
+      |  Member.begin(coroutine)  ------->    the same; a Handle holds the future
+      v                                       sums of other sites' calls, heartbeats, probes
+    Handle.wait(): result, `sites`  <-----  the future is done
+
+The loop's thread serves the other sites while the program computes. So a site that is slow to call
+still passes on what others send through it.
+
+A ``Group`` is one channel of a :class:`anabranch.group._member.Member`: the whole group is channel
+0, and each subgroup has another. A member has three states: *open*, *leaving* and *closed*.
+
+- ``join`` makes it open. A group that exchanges starts at once. One that serves or gossips starts
+  by its first ``serve`` or ``gossip``, which brings the model.
+- ``close`` makes it leaving: it waits for this site's calls, then for the other sites. With an
+  error it tells that to the scheduler instead, and waits for no site.
+- Once that is done it is closed, and the loop's thread ends. All later calls raise ``RunAborted``.
+
+``sites``, ``size`` and ``rank`` change only in the program's thread, when a call is waited for: a
+loss removes members, ``admit`` adds them. All members wait for the same calls in the same order, so
+at one place of the program they agree on the members. A call that began before an admission and
+ended after it says nothing of the newcomers, so its members are not used (``_are_left``).
+
+What must never happen:
+
+- *The program's thread writes tensors that an exchange reads.* They belong to the ``Handle`` until
+  ``wait`` returns.
+- *A callback waits for the loop.* What is chained to ``ended``, to ``watch_whole`` or to a handle
+  runs in the loop's thread, and would wait for itself.
+- *A fork uses the group.* It has no loop's thread; each call checks the process id.
+- *The interpreter ends before the member has left.* :mod:`anabranch.group._exit` sees to that.
+- *Members average unlike models unnoticed.* The first mean warns if none of ``broadcast``,
+  ``verify``, ``average`` and ``admit`` came before; ``_watch`` compares models now and then.
+"""
 
 from __future__ import annotations
 
@@ -97,8 +139,8 @@ class Stats:
 class Handle:
     """An exchange that was begun with ``async_op=True``.
 
-    The tensors are its until ``wait`` has returned, which also puts the result into those that are
-    not contiguous or not in the CPU's memory.
+    The tensors are its until ``wait`` has returned. ``wait`` also writes the result into tensors
+    that are not contiguous or not in the CPU's memory.
     """
 
     def __init__(
@@ -126,7 +168,7 @@ class Handle:
             timeout_s: how long to wait at most; None for as long as it takes.
 
         Raises:
-            TimeoutError: it is not done by then; it goes on.
+            TimeoutError: it is not done by then; the exchange continues.
             ExchangeError: the members disagree on what to exchange; the tensors are as they were.
             RunAborted: the group has ended; names who or what caused it.
         """
@@ -229,11 +271,12 @@ class Group:
         return tuple(self._names[index] for index in self._present)
 
     def _are_left(self, admissions: int, members: Sequence[int]) -> None:
-        """Take note of who took part in a call that has ended; empty: a loss ends the group.
+        """Remove the members that a call, which has ended, shows to be lost.
 
         Args:
-            admissions: how many there had been when it began; later ones may have let sites in.
-            members: see above.
+            admissions: how many there had been when the call began. A later one may have let sites
+                in, of which this call knows nothing.
+            members: the call's; empty where a loss ends the group.
         """
         if members and admissions == self._admissions:
             self._present = tuple(site for site in self._present if site in members)
@@ -260,10 +303,11 @@ class Group:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run has ended in good order, by a rule of the scheduler's or after the last
-        update. All members hear it with the same call: the last :meth:`all_reduce` or average
-        that is held among them, or a :meth:`pull` that returned False. Where they gossip, each
-        hears it with a :meth:`ModelGossip.step` of its own, and calls ``finish`` then.
+        """Whether the run has ended in good order: by a stop rule, or after the last update.
+
+        All members learn it with the same call: their last :meth:`all_reduce` or average, or a
+        :meth:`pull` that returned False. A member that gossips learns it with one of its own
+        :meth:`ModelGossip.step` calls, and calls ``finish`` then.
         """
         return self._member.is_over(self._channel)
 
@@ -274,18 +318,19 @@ class Group:
 
     @property
     def ended(self) -> Future[None]:
-        """A future that fails by what ends the group early; it is cancelled once this site leaves.
+        """A future that fails with the error that ends the group early.
 
-        What is chained to it runs in the group's thread, where it must not wait.
+        It is cancelled once this site leaves. Callbacks run in the group's thread, and must not
+        wait there.
         """
         return self._member.ended
 
     def watch_whole(self) -> Future[None]:
-        """Return a future that fails once a member is lost, or by what ends the group early.
+        """Return a future that fails once a member is lost, or with the error that ends the group.
 
-        The group's own calls go on without that member. What a program carries between the members
-        by other means may wait for it, and can be ended by this. The future is cancelled once this
-        site leaves; what is chained to it runs in the group's thread, where it must not wait.
+        The group's own calls continue without that member. Traffic that a program carries by other
+        means may wait for that member, and can be ended by this future. It is cancelled once this
+        site leaves. Callbacks run in the group's thread, and must not wait there.
         """
         return self._member.whole.watch(self._present, self._member.ended)
 
@@ -306,18 +351,18 @@ class Group:
     ) -> Handle:
         """Replace tensors by their weighted mean, sum or largest elements over all members.
 
-        The same bits at every member, whatever the route. Where a site or a link is lost meanwhile,
-        what becomes of the call is up to the scheduler's ``--on-loss`` (``on_loss`` of
-        :class:`Service`). ``complete``, the default, ends it among the members that are left:
-        elements that were added up before keep a lost site's contribution. ``retry`` reduces all of
-        it again, so that one set of members has contributed everywhere. ``abort`` ends the group.
-        The first result without contributions of some members is said in the log
-        (``logging.getLogger("anabranch")``); ``Handle.contributors`` says whose each result has.
+        Every member gets the same bits, whatever the route. If a site or a link is lost meanwhile,
+        the scheduler's ``--on-loss`` decides (``on_loss`` of :class:`Service`). ``complete``, the
+        default, ends the call among the members that are left: elements that were added up before
+        keep a lost site's contribution. ``retry`` reduces everything again, so that one set of
+        members contributes to all elements. ``abort`` ends the group. The first result that lacks
+        contributions is logged (``logging.getLogger("anabranch")``). ``Handle.contributors`` has
+        the contributors of each result.
 
-        Where the tensors are gradients, and a ``torch.optim`` optimizer steps by them, members'
-        parameters are compared before the first step, the second, the fourth and so on, by a
-        checksum that goes with the next mean. Where they differ before the first, that mean fails
-        at every member; where they part later, each site's log names the sites, once.
+        If the tensors are gradients of a ``torch.optim`` optimizer, members' parameters are
+        compared before the first step, the second, the fourth and so on, by a checksum that travels
+        with the next mean. If they differ before the first step, that mean fails at every member.
+        If they part later, each site's log names the sites, once.
 
         Args:
             tensors: one tensor or array, or several, of any shapes: float32, float16 or bfloat16,
@@ -331,11 +376,10 @@ class Group:
                 127 // size, and for ``max`` from -127 to 127, all of weight 1.
             async_op: return at once; the tensors must not be touched until the handle's ``wait``
                 has returned.
-            more: this site's next call is probably an all-reduce of the same op, wire and number of
-                elements, of this group. Its plan is asked for before this one ends, so that it need
-                not wait for a word from the scheduler. It binds nothing, and changes no result.
-                (From the first mean of gradients up to the comparison of models before the first
-                step, calls are not asked for ahead.)
+            more: a hint that this site's next call is an all-reduce of the same op, wire and number
+                of elements in this group. Its plan is requested before this one ends, which saves
+                a round trip to the scheduler. It binds nothing, and changes no result. From the
+                first mean of gradients to the comparison before the first step, it is ignored.
 
         Raises:
             ValueError: tensors, a weight or a name that cannot be, and says which.
@@ -780,7 +824,7 @@ class Group:
         member.gossip = made
         return made
 
-    # --- who joins later
+    # --- newcomers
 
     def admit(self, state: Any) -> Any | None:
         """Let in the sites that wait to join, and hand them the state of training.

@@ -22,7 +22,7 @@ from anabranch.cohort import Clients
 from anabranch.exchange.arithmetic import Buffer, Sized, in_one_piece
 from anabranch.exchange.partition import Rule
 from anabranch.exchange.terms import Op, Terms, Wire
-from anabranch.group.async_group import AsyncGroup, Door, Hears, Ports, join
+from anabranch.group.async_group import AsyncGroup, Callbacks, Door, Ports, join
 from anabranch.group.gossip import GossipRun, gossips_of, weight_in_mean
 from anabranch.group.hand_over import Offer
 from anabranch.group.tensors import Tensors
@@ -215,8 +215,8 @@ async def _live(
         world.patience_s,
         say=world.say,
     )
-    hears = Hears(event_buffer.refused, event_buffer.progressed, world.moved)
-    group = await join(Ports(world.control, world.data, world.clock_s), door, hears)
+    callbacks = Callbacks(event_buffer.refused, event_buffer.progressed, world.moved)
+    group = await join(Ports(world.control, world.data, world.clock_s), door, callbacks)
     try:
         welcome = group.welcome
         if not group.settings.job_json:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from anabranch import plan as plans
 from anabranch.exchange.arithmetic import Flat
 from anabranch.exchange.terms import Op, Terms, Wire
-from anabranch.group.async_group import AsyncGroup, Door, Hears, Ports, join
+from anabranch.group.async_group import AsyncGroup, Callbacks, Door, Ports, join
 from anabranch.group.hand_over import Offer
 from anabranch.group.service import Service
 from anabranch.log import events
@@ -446,12 +446,12 @@ async def _run(
         control, data = network.control(site), network.lanes(site)
         name = case.overlay.sites[site].name
         listen = None if site in case.outbound_only else _LISTEN
-        door, hears = Door(address, name, _TOKEN, listen), Hears(partial(refused, site))
+        door, callbacks = Door(address, name, _TOKEN, listen), Callbacks(partial(refused, site))
         group: AsyncGroup | None = None
         first = 0
         try:
             try:
-                group = await join(Ports(control, data), door, hears)
+                group = await join(Ports(control, data), door, callbacks)
                 agent = group.agent
                 transport = group.settings.transport(room_elements=1 << 16)
                 await group.start(transport, network.lanes(site))
