@@ -1,4 +1,8 @@
-"""Keeps a run's journal: writes down what a restart needs, before any site hears of it."""
+"""Writes a run's journal, before any site hears of what the journal says.
+
+The order matters. A site that has heard of a loss, a plan or an interruption acts on it. If the
+scheduler ended before it wrote that down, its successor would contradict the site.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +22,16 @@ class JournalKeeper:
     """Writes a run's journal.
 
     Args:
-        run: which is remembered.
-        work: what sites are told on joining.
-        journal: where to write; None for a run that ends with its scheduler.
+        run: the run.
+        work: the settings that sites are told on joining.
+        journal: keeps the record; None for a run that ends with its scheduler.
         secret: of the run.
-        written: what the journal has.
-        memory: the same, read; None where the run had no scheduler before.
-        awareness: whose measurements are remembered; None where nothing is measured.
+        written: the record in the journal, encoded.
+        memory: the same record; None if no earlier scheduler wrote one.
+        awareness: its measurements are kept, too; None if nothing is measured.
 
     Attributes:
-        listens_at: where sites connect; set once they can.
+        listens_at: the address at which sites connect; set by the scheduler as it listens.
     """
 
     listens_at: Address
@@ -52,16 +56,16 @@ class JournalKeeper:
         self._began_at_s = 0.0 if memory is None else memory.began_at_s  # by the journal's clock
 
     def begin(self) -> None:
-        """Take note that the run begins."""
+        """Note that the run begins now."""
         self._began_at_s = 0.0 if self._journal is None else self._journal.now_s()
 
     def since_began_s(self) -> float:
-        """Return seconds since the run began, by the clock that goes on without a scheduler."""
+        """Return seconds since the run began, by the journal's clock, which survives restarts."""
         assert self._journal is not None
         return max(0.0, self._journal.now_s() - self._began_at_s)
 
     def remember_calls(self, is_needed: bool) -> None:
-        """Remember how calls went on, where a restart needs that.
+        """Write the journal if calls changed what a restart needs, or used up its numbers.
 
         Args:
             is_needed: see :attr:`anabranch.scheduler.calls._outcome.Outcome.is_to_remember`.
@@ -71,7 +75,7 @@ class JournalKeeper:
             self.remember()
 
     def remember(self) -> None:
-        """Write down what a restart needs, before any site hears of it."""
+        """Write the journal if its record has changed; call this before any site hears of it."""
         run, channels = self._run, self._run.channels
         if self._journal is None or run.started_s is None or run.returning is not None:
             return
@@ -109,7 +113,7 @@ class JournalKeeper:
             run.write_down(partial(self._journal.save, data))
 
     def _rates(self) -> tuple[tuple[int, LinkRate], ...]:
-        """Return what is believed of the links that were measured."""
+        """Return the belief of each measured link."""
         if self._awareness is None or not self._awareness.measured_links:
             return ()
         measured = self._awareness.measured_links

@@ -1,4 +1,4 @@
-"""What follows from the calls that sites make: what is said and written down of exchanges."""
+"""Acts on the outcomes of calls: journal first, then messages, then the log."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _SLACK_S = 1.0  # by which an exchange may seem to have begun before the run
 
 
 class Outcomes:
-    """Says, writes down and remembers what follows from the calls of sites.
+    """Acts on the outcomes of calls.
 
     Args:
-        run: whose sites.
-        planning: hears of exchanges that begin.
-        keeper: writes down what a restart needs.
-        times: of rounds, which are counted here.
-        let_in: lets newcomers in, as all members have said by a gathering; returns what follows.
-        is_restart: whether the run had a scheduler before.
+        run: the run.
+        planning: is told of exchanges that begin, and finds plans for further sizes.
+        keeper: writes the journal.
+        times: takes the durations of rounds.
+        admit: admits newcomers after the members' gathering; returns the outcome.
+        is_restart: whether an earlier scheduler began the run.
     """
 
     def __init__(
@@ -34,20 +34,20 @@ class Outcomes:
         planning: Planning,
         keeper: JournalKeeper,
         times: RoundTimes,
-        let_in: Callable[[int, frozenset[int]], Outcome],
+        admit: Callable[[int, frozenset[int]], Outcome],
         is_restart: bool,
     ) -> None:
         self._run = run
         self._planning = planning
         self._keeper = keeper
         self._times = times
-        self._let_in = let_in
+        self._admit = admit
         self._is_restart = is_restart
 
     def ended(self, site: int, message: ExchangeEnded) -> None:
-        """Hear that a site holds the result of an exchange."""
+        """Act on a site's message that it holds the result of an exchange."""
         run = self._run
-        # The clock by which a scheduler that was started again knows the beginning may have jumped.
+        # After a restart, the time since the beginning comes from a clock that may have jumped.
         longest_s = LONGEST_S if self._is_restart else run.since_start_s() + _SLACK_S
         if not 0 <= message.seconds <= longest_s:
             raise MalformedMessage(
@@ -74,7 +74,7 @@ class Outcomes:
         self.follow(outcome)
 
     def follow(self, outcome: Outcome) -> None:
-        """Say and write down what follows from a message."""
+        """Act on an outcome: write the journal, send its messages, log its events."""
         run = self._run
         self._keeper.remember_calls(outcome.is_to_remember)
         for site, message in outcome.say:
@@ -111,4 +111,4 @@ class Outcomes:
         if outcome.wrong:
             run.abort(outcome.wrong)
         elif outcome.admission is not None:
-            self.follow(self._let_in(*outcome.admission))
+            self.follow(self._admit(*outcome.admission))

@@ -1,4 +1,23 @@
-"""Looks at plans again and again while a run goes on: when, and at what part of the time."""
+"""When plans are compared again during a run: one look at a time, with pauses between.
+
+::
+
+    idle ──a message of a site arrives──▶ due ──the pause is over──▶ looking ──▶ idle
+      │                                                                │
+      └──close()──▶ closed ◀──close(), or the look failed──────────────┘
+
+A *look* asks the run's awareness what to expect of the network, and whether another plan makes a
+round shorter. Planning takes up to seconds, so it runs in a thread while rounds continue. The
+result comes back to the loop through ``found``. The pause before a look is at least the run's
+``update_time_s``, and at least ``_REST`` times as long as the last look took.
+
+No timer starts a look. A message of a site does (``look_in_time``), so a run in which nothing
+happens is not planned again.
+
+What must never happen: two looks at once, since both would change the policy's plan; a scheduler
+that spends most of its time on plans; or a plan for the network of before a loss. After a loss,
+``_planning`` closes this loop and begins another.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +27,22 @@ from collections.abc import Callable
 from anabranch.scheduler._policy import Replan
 from anabranch.scheduler.awareness import Awareness
 
-# How much longer than a look at plans the pause before the next is, at least.
-_REST = 20.0
+_REST = 20.0  # the pause before a look is at least this many times as long as the look before
 
 
 class ReplanLoop:
     """Asks a run's awareness for better plans, from the run's start on.
 
     Args:
-        awareness: what is believed of the network, and the plan that follows.
+        awareness: has the belief of the network, and compares plans.
         size_bytes: of the flat buffer that sites exchange.
-        started_s: when the run began, on the loop's clock.
-        found: called after each look with the plan to go on with, None where the one in force
-            stays, and with the auxiliary paths that are best now.
-        failed: called with the reason where a look failed, which is then the last.
+        started_s: when the run began, by the loop's clock.
+        found: called after each look, with a better plan or None, and with the auxiliary paths that
+            are best now.
+        failed: called with the reason if a look fails; no further look follows.
 
     Attributes:
-        size_bytes: see above; 0 where it is not known yet, and then nothing is looked at.
+        size_bytes: see above; while it is 0, the size is unknown and no look begins.
     """
 
     def __init__(
@@ -42,26 +60,26 @@ class ReplanLoop:
         self._loop = asyncio.get_running_loop()
         self._started_s = self._looked_s = started_s
         self._looked_for_s = 0.0  # how long the last look took
-        self._look: asyncio.Task[None] | None = None  # that is due, or goes on
+        self._look: asyncio.Task[None] | None = None  # the look that is due or under way
         self._is_over = False
 
     def look_in_time(self) -> None:
-        """See that plans are looked at, as often as they should be while anything happens."""
+        """Make the next look due, unless one is; called for each message of a site."""
         if self._look is not None or self._is_over or not self.size_bytes:
             return
-        # Looking at plans must not become what the scheduler does most of the time.
+        # With many sites a look takes seconds, and must not take most of the scheduler's time.
         pause_s = max(self._awareness.update_time_s, _REST * self._looked_for_s)
         due_s = max(0.0, self._looked_s + pause_s - self._loop.time())
         self._look = self._loop.create_task(self._look_after(due_s), name="look at plans")
 
     def close(self) -> None:
-        """Look no more."""
+        """Begin no further look, and drop the result of the one under way."""
         self._is_over = True
         if self._look is not None:
             self._look.cancel()
 
     async def _look_after(self, due_s: float) -> None:
-        """Plan again if that is better; in a thread, for rounds go on meanwhile."""
+        """Look after a pause, in a thread, since rounds continue meanwhile."""
         awareness, size_bytes = self._awareness, self.size_bytes
         try:
             await asyncio.sleep(due_s)
@@ -73,7 +91,7 @@ class ReplanLoop:
             paths = await self._loop.run_in_executor(None, awareness.auxiliary, expected)
             self._looked_s = self._loop.time()
             self._looked_for_s = self._looked_s - began_s
-        except Exception as error:  # nothing else would hear of it
+        except Exception as error:  # any: no other code awaits this task, and the run must end
             self._is_over = True
             self._failed(f"the scheduler failed to plan: {type(error).__name__}: {error}")
             return

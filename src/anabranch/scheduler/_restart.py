@@ -1,4 +1,7 @@
-"""Sites that come back to a scheduler that was started again, and say how far they are. Pure."""
+"""Sites that come back to a restarted scheduler, and what they say of their calls. Pure.
+
+The whole conversation is told at the head of :mod:`anabranch.scheduler._resumption`.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ from anabranch.net.messages import Admitted, AnyMessage, Standing, decode
 
 
 class Returning:
-    """Those that have come back, until all have, or no more are waited for.
+    """The sites that have come back, until all have or the absent ones are given up.
 
     Args:
-        awaited: sites that were in the run.
+        awaited: the sites that were in the run.
 
     Attributes:
-        early: other messages that came meanwhile, each with its sender.
+        early: the other messages that came meanwhile, with their sites.
     """
 
     def __init__(self, awaited: Collection[int]) -> None:
@@ -25,7 +28,7 @@ class Returning:
         self._standings: dict[int, Standing] = {}
 
     def hear(self, site: int, message: AnyMessage) -> bool:
-        """Take what a site says; return whether all have said how far they are."""
+        """Take a site's message; return whether all sites have now said how far they are."""
         if isinstance(message, Standing) and site not in self._standings:
             self._standings[site] = message
         else:
@@ -38,7 +41,7 @@ class Returning:
         return self.awaited - self._standings.keys()
 
     def forget(self, site: int) -> None:
-        """Take note that another process of a site is here: what was heard before was not its."""
+        """Forget the early messages of a site, since another process of it has joined."""
         self.early = [each for each in self.early if each[0] != site]
 
     def awaits(self, site: int) -> bool:
@@ -49,8 +52,8 @@ class Returning:
     def standings(self) -> dict[int, Standing]:
         """How far each site is that has come back.
 
-        One that members have let in, and that has not heard it, is as far as they were then. One
-        that was written down as let in, where no member has heard of that, is left out.
+        A newcomer may have been admitted without having heard it. If a member heard of the
+        admission, the newcomer is as far as the members were then. If none did, it is left out.
         """
         admissions = [
             answer

@@ -1,4 +1,26 @@
-"""A scheduler that was started again with its journal: how it finds its group, and goes on."""
+"""How a restarted scheduler finds its sites again, and continues the run from what they say.
+
+A scheduler with a journal may end and be started again while its sites train on. The journal has
+what sites do not know (`memory`); the sites know how far their calls are::
+
+    journal ───────▶ members, stages, losses, plan, subgroups: restored at once
+                     returning ◀─ Resume ───── each site connects again
+                               ── Restarted ─▶
+                               ◀─ Standing ─── its calls, and the answers that others may lack
+                     all have said so, or the absent ones are given up: the books are
+                     restored and exchanges under way interrupted (`calls/_restoring`), a
+                     plan is made, the journal is written, then members hear what follows
+                     running
+
+While the scheduler is *returning*, every other message waits in `Returning.early`, in order, and is
+acted on at the end. A site has ``Run.give_up_s`` to come back. If all absent sites are reported cut
+off by a neighbour that is back, they probably died with the scheduler: they get ``_ACCUSED_S``.
+
+What must never happen: two exchanges get one number (the journal reserves numbers ahead of their
+use); a process of before a site's loss comes back as that site; a result reports other
+contributions than it has (the journal has those of interrupted exchanges); or a site hears of
+something that the next restart does not know (the journal is written first).
+"""
 
 from __future__ import annotations
 
@@ -18,24 +40,24 @@ from anabranch.scheduler.memory import Memory
 from anabranch.scheduler.run import Run
 
 _ACCUSED_S = 1.0
-"""How long sites are awaited whose neighbours have lost their lanes to them: they died with the
-scheduler. One that lives, and lost only that lane, connects again within a fraction of it."""
+"""How long to wait for sites whose neighbours lost their lanes to them, seconds. These probably
+died with the scheduler. A live site that lost only that lane comes back in a fraction of this."""
 
 
 class Resumption:
-    """Is where the scheduler before was, and goes on once sites have said how far their calls are.
+    """Restores a run from its journal, and continues once sites have said how far their calls are.
 
     Args:
-        run: which is found again; nothing has happened in it yet.
-        memory: what the scheduler before wrote down.
+        run: the run, without any site yet.
+        memory: what the earlier scheduler wrote to the journal.
         since_began_s: how long ago the run began.
-        planning: plans for those that come back.
-        survivors: go on without those that do not.
-        cut_links: tells of links that were cut.
-        presence: waits for those that come back and go again.
-        follow: says what follows from calls.
-        remember: writes down what a restart needs.
-        hear: acts on what sites said before all were back.
+        planning: plans for the sites that come back.
+        survivors: continue without the sites that do not.
+        cut_links: tells sites of cut links.
+        presence: waits for sites that come back and break off again.
+        follow: acts on the outcome of calls.
+        remember: writes the journal.
+        hear: acts on the messages that came before all sites were back.
     """
 
     def __init__(
@@ -74,11 +96,11 @@ class Resumption:
         awaited = sorted(self._returning.awaited)
         run.note(events.SchedulerRestarted(at_s=run.since_start_s(), awaited=awaited))
         self._give_up_absent = after(run.give_up_s, self._go_on)
-        self._accused: set[int] = set()  # to which another that is back has lost its lane
+        self._accused: set[int] = set()  # sites to which one that is back has lost its lane
         self._is_hurried = False
 
     def hear(self, site: int, message: AnyMessage) -> None:
-        """Hear a site that has come back, before all have."""
+        """Take a message of a site that has come back, before all have."""
         if isinstance(message, Standing):
             self._run.channels.checks.standing(site, message)
         if self._returning.hear(site, message):
@@ -92,7 +114,7 @@ class Resumption:
             self._give_up_absent = after(_ACCUSED_S, self._go_on)
 
     def _accuse(self, site: int, cut: CutOff) -> None:
-        """Take note that a site has no lane to another, unless their links were cut before."""
+        """Note that a site has lost its lane to another, unless their links were cut before."""
         run = self._run
         if not 0 <= cut.neighbour < run.overlay.size or (site, cut.neighbour) in run.losses.cut:
             return
@@ -100,7 +122,7 @@ class Resumption:
             self._accused.add(cut.neighbour)
 
     def _go_on(self) -> None:
-        """Go on with the calls as sites say they are, without those that have not come back."""
+        """Restore the calls as sites say they are, and declare the absent sites lost."""
         run = self._run
         if run.is_over:
             return
@@ -122,7 +144,7 @@ class Resumption:
             run.stopped or "",
             self._memory.transfers,
         )
-        if run.stopped is not None:  # now that it is known which calls have been made
+        if run.stopped is not None:  # not before: the last exchange depends on the calls made
             run.channels.close(run.stopped)
         self._planning.begin_again()
         plan = self._planning.for_the_rest()

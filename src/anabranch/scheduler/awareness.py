@@ -1,7 +1,29 @@
-"""What the scheduler believes of the network while a run goes on, and the plan that follows.
+"""What the scheduler believes of the network during a run, and the plans that follow. Pure.
 
-Pure: time is handed in, seconds since the run began. `Passive` and `Oracle` are the two ways to
-learn of it: parameters, as scenario files spell them, that make the `Awareness` of one run.
+Measurements become plans in four steps. Each step keeps one state::
+
+    Measured ─▶ Collector ──belief──▶ RateForecast ──expectation──▶ Policy ──▶ a better plan
+                what each link        what will hold for            compares it with
+                is believed to carry  the length of a round         the plan in force
+
+- Sites report rates of the links that their chunks crossed (:meth:`Awareness.measured`).
+- The **belief** is of this moment. A measurement fades as it ages (`_collector`).
+- The **expectation** is the average of the next round. It moves each rate towards the typical one,
+  as far as past deviations did not last (`_rate_forecast`). A steady network is expected as it is.
+- The **policy** makes a plan for the expectation, if a link has changed enough. The plan is taken
+  if it makes a round shorter by enough (`_policy`), or in a forest, updates more frequent
+  (`reforming`).
+
+`_replan_loop` says when this is done. After a loss, :meth:`Awareness.go_on` gives the policy the
+plan for the rest, and keeps what was measured.
+
+`Passive` and `Oracle` are the parameters, as scenario files spell them. An oracle has no collector:
+it knows the overlay's rates and traces at every moment, but not what faults do to them.
+
+What must never happen: one outlier moves a plan, a link that was slow once is never tried again, or
+plans alternate because of noise. The collector prevents the first two, ``least_gain`` the third.
+
+Times are arguments, in seconds since the run began.
 """
 
 from __future__ import annotations
@@ -27,21 +49,21 @@ from anabranch.scheduler.reforming import Reforming
 from anabranch.site.meter import Measuring
 
 _ELEMENT_BYTES = 4
-_REPORTS_AN_UPDATE = 4  # how often sites report measurements while plans are looked at once
-_SAMPLE_S = 5.0  # how far apart, at least, are the looks that the forecast is learnt from
+_REPORTS_AN_UPDATE = 4  # reports of a site for each look at plans
+_SAMPLE_S = 5.0  # least distance of the looks from which the forecast learns
 
 
 class Awareness:
-    """Believes what is measured, and plans again when that makes rounds shorter.
+    """The belief of one run's network, and the comparison of its plans.
 
     Args:
         update_time_s: how often to look (UPDATE_TIME).
-        policy: decides whether to plan again.
+        policy: holds the plan in force, and decides whether another takes its place.
         search: finds auxiliary paths.
-        chunk_elements_of: the most elements of a chunk, by the elements of the buffer.
-        collector: gathers what is measured, and is taken at its word if it is a `Latest`; None for
-            an oracle, which knows the truth.
-        truth: the network as it really is, which an oracle goes by.
+        chunk_elements_of: returns the most elements of a chunk, for the elements of a buffer.
+        collector: keeps the measurements; a `Latest` is used without a forecast. None for an
+            oracle.
+        truth: the overlay, with its traces: the belief of an oracle.
     """
 
     def __init__(
@@ -63,14 +85,14 @@ class Awareness:
         self._looked_s = 0.0
 
     def go_on(self, losses: Losses, plan: Plan, planner: losing.Planner) -> None:
-        """Plan for what is left of the network from now on.
+        """Compare plans without lost sites and links from now on.
 
         Args:
-            losses: what is not.
-            plan: the one in force from now on.
-            planner: plans for what is left alone.
+            losses: the lost sites and links.
+            plan: the plan in force from now on.
+            planner: plans for the network without them.
         """
-        assert isinstance(self._policy, Policy)  # a forest's follows losses by itself
+        assert isinstance(self._policy, Policy)  # a Reforming is told of losses by the pace
         search = self._whole_search
         self._search = lambda overlay, plan: losses.search(overlay, plan, search)
         self._policy = self._policy.go_on(
@@ -90,7 +112,7 @@ class Awareness:
             self._collector.measured(source, target, estimate, now_s)
 
     def belief(self, now_s: float) -> Overlay:
-        """Return the network as it is believed to be at a moment."""
+        """Return the network as believed at a moment."""
         if self._collector is None:
             return self._truth.at(now_s)
         return self._collector.belief(now_s)
@@ -101,12 +123,16 @@ class Awareness:
         return frozenset() if self._collector is None else self._collector.measured_links
 
     def expectation(self, size_bytes: int, now_s: float) -> Overlay:
-        """Return the network as it should be on average while the next round lasts.
+        """Return the network as expected on average during the next round.
 
-        An oracle expects what it knows: the overlay's rates and their traces, but not what faults
-        do to them. A scheduler that measures expects of each deviation from the typical rate what
-        has been seen to last, from its measurement to the round: see
-        :mod:`anabranch.scheduler._rate_forecast`. A `Latest` expects what was measured to stay.
+        An oracle expects the overlay's rates at this moment. A `Latest` expects the last
+        measurements. A `Collector`'s belief is moved towards the typical rate: of each deviation
+        stays the part that usually lasts from its measurement to the end of the round. See
+        :mod:`anabranch.scheduler._rate_forecast`.
+
+        Args:
+            size_bytes: of the flat buffer, from which the length of a round follows.
+            now_s: the time.
         """
         if self._collector is None:
             return self._truth.at(now_s)
@@ -118,6 +144,7 @@ class Awareness:
         believed = self._collector.belief(now_s)
         round_s = 8 * size_bytes / steady_rate_bps(self._policy.plan, believed)
 
+        # Two digits of the time ahead are enough, and let links of similar age share one result.
         @cache
         def kept(ahead_s: float) -> float:
             return self._forecast.kept(ahead_s)
@@ -125,26 +152,23 @@ class Awareness:
         return self._collector.belief(now_s, lambda age_s: kept(float(f"{age_s + round_s:.2g}")))
 
     def consider(self, expected: Overlay, size_bytes: int) -> Replan | None:
-        """Return a better plan for what is expected than the one in force, and why.
+        """Return a better plan than the one in force, and why; None if there is none.
 
         Args:
-            expected: see ``expectation``.
+            expected: what ``expectation`` returned.
             size_bytes: of the flat buffer.
-
-        Returns:
-            None where there is none.
         """
         chunk_bytes = _ELEMENT_BYTES * self._chunk_elements_of(size_bytes // _ELEMENT_BYTES)
         return self._policy.consider(expected, size_bytes, chunk_bytes)
 
     def auxiliary(self, expected: Overlay) -> tuple[tuple[int, ...], ...]:
-        """Return the auxiliary paths of the plan in force, for what is expected."""
+        """Return the best auxiliary paths of the plan in force on the expected network."""
         found = self._search(expected, self._policy.plan)
         return tuple(path for paths in found.values() for path in paths)
 
 
 class _Looks(Table, frozen=True, kw_only=True):
-    """How often plans are looked at, and which change counts."""
+    """How often plans are compared, and which change counts."""
 
     update_time_s: Seconds = 1.0
     update_rate: Annotated[float, Meta(ge=0, le=1e6)] | None = None
@@ -162,27 +186,27 @@ class Passive(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="passive"
     """Measure links by the chunks that cross them anyway, and plan again as they change.
 
     Args:
-        update_time_s: how often plans are looked at, seconds (UPDATE_TIME; the paper's is 5).
-            Where a look takes long, the pause after it is at least twenty times that. How long
-            rates last is learnt from looks at least 5 s apart.
-        update_rate: how much a link's rate must have changed to count, relative (UPDATE_RATE); in a
-            forest, or a site's time to compute. If not given 0, and in a forest 0.1.
-        least_gain: how much shorter a round must get, relative, for a new plan to be taken; with
-            ``none`` every plan is that differs from the one in force, as in the paper (NetStorm,
-            VIII-B). In a forest, how many more updates a second its workers must make, relative,
-            with eq. 14 of HAAF no more. If not given 0.02, and in a forest 0.1.
-        start: what is believed of links before they are measured: what the overlay says, or that
-            all are ``equal``.
-        belief: what is believed of links once they are: a ``forecast`` for the next round, see
-            :mod:`anabranch.scheduler._collector` and :mod:`anabranch.scheduler._rate_forecast`; or
-            the ``latest`` measurement of each, as in the paper (NetStorm, Algorithm 2, line 1),
-            and the start's rate for a link that has none.
+        update_time_s: how often plans are compared, seconds (UPDATE_TIME; the paper's is 5). If a
+            look takes long, the pause after it is at least twenty times that. The forecast learns
+            from looks at least 5 s apart.
+        update_rate: the least relative change of a link's rate that counts (UPDATE_RATE). In a
+            forest it holds for a site's compute time, too. Default 0, and 0.1 in a forest.
+        least_gain: how much shorter a new plan must make a round, relative. With ``none``, every
+            plan that differs from the one in force is taken, as in the paper (NetStorm, VIII-B).
+            In a forest: how many more updates a second its workers must make, relative, while eq.
+            14 of HAAF does not grow. Default 0.02, and 0.1 in a forest.
+        start: the belief of links before they are measured: the ``overlay``'s rates, or ``equal``
+            rates.
+        belief: the belief of links after that. A ``forecast`` for the next round, see
+            :mod:`anabranch.scheduler._collector` and :mod:`anabranch.scheduler._rate_forecast`. Or
+            the ``latest`` measurement of each, and the start's rate for a link without one, as in
+            the paper (NetStorm, Algorithm 2, line 1).
         estimator: ``busy-period`` tells the rate from latency and queueing; ``chunk-mean`` is the
             paper's (NetStorm, eq. 14).
         probe_chunk_elements: for ``chunk-mean``: smaller chunks are not measured
-            (PROBE_CHUNK_SIZE); None for a quarter of the largest chunk: of a scenario's buffer, or
-            of the model that a group serves; in other groups of what chunks have at least.
-        probe_chunks: for ``chunk-mean``: how many chunks an estimate is made of (PROBE_CHUNK_NUM).
+            (PROBE_CHUNK_SIZE). None is a quarter of the largest chunk of a scenario's buffer or of
+            the model that a group serves, and in other groups of the least size of chunks.
+        probe_chunks: for ``chunk-mean``: the number of chunks for an estimate (PROBE_CHUNK_NUM).
     """
 
     start: Literal["overlay", "equal"] = "overlay"
@@ -192,7 +216,7 @@ class Passive(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="passive"
     probe_chunks: Positive = 4
 
     def believed(self, overlay: Overlay) -> Overlay:
-        """Return what is believed of the network before a run."""
+        """Return the belief of the network before a run."""
         return equal_rates(overlay) if self.start == "equal" else overlay
 
     def measuring(self) -> Measuring:
@@ -213,15 +237,15 @@ class Passive(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="passive"
         overlay: Overlay,
         reforming: Reforming | None = None,
     ) -> Awareness:
-        """Return what follows one run.
+        """Return the awareness of one run.
 
         Args:
-            plan: that the run begins with, made for what is believed before it.
-            planner: plans again.
+            plan: the first plan, made for the belief before the run.
+            planner: makes further plans.
             search: finds a plan's auxiliary paths.
-            chunk_elements_of: the most elements of a chunk, by the elements of the buffer.
+            chunk_elements_of: returns the most elements of a chunk, for the elements of a buffer.
             overlay: the network; traced links have their rate of time 0 before the run.
-            reforming: plans again instead, where sites form a forest.
+            reforming: makes further plans instead, where sites form a forest.
         """
         believed = self.believed(overlay).at(0.0)
         collector: Collector | Latest
@@ -241,14 +265,14 @@ class Passive(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="passive"
 
 
 class Oracle(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="oracle"):
-    """Know every link's true rate at every moment: what awareness can be compared with.
+    """Know every link's true rate at every moment: the reference for passive awareness.
 
     Args:
         update_time_s, update_rate, least_gain: as for ``passive``.
     """
 
     def believed(self, overlay: Overlay) -> Overlay:
-        """Return what is believed of the network before a run."""
+        """Return the belief of the network before a run."""
         return overlay
 
     def awareness(
@@ -260,15 +284,15 @@ class Oracle(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="oracle"):
         overlay: Overlay,
         reforming: Reforming | None = None,
     ) -> Awareness:
-        """Return what follows one run.
+        """Return the awareness of one run.
 
         Args:
-            plan: that the run begins with, made for what is believed before it.
-            planner: plans again.
+            plan: the first plan, made for the belief before the run.
+            planner: makes further plans.
             search: finds a plan's auxiliary paths.
-            chunk_elements_of: the most elements of a chunk, by the elements of the buffer.
+            chunk_elements_of: returns the most elements of a chunk, for the elements of a buffer.
             overlay: the network; traced links have their rate of time 0 before the run.
-            reforming: plans again instead, where sites form a forest.
+            reforming: makes further plans instead, where sites form a forest.
         """
         policy = reforming or self._policy(plan, overlay.at(0.0), planner)
         return Awareness(self.update_time_s, policy, search, chunk_elements_of, None, overlay)

@@ -1,8 +1,8 @@
-"""What a scheduler must remember to find its group again after a restart, and what it asks sites.
+"""The contents of the journal: what a restarted scheduler cannot learn from its sites.
 
-How far each call is, the sites know themselves, and say it to a scheduler that was restarted. What
-they do not know changes seldom: who takes part, what is lost, the plan. That is written down, each
-time before any site hears of it.
+Sites know how far each call is, and tell a restarted scheduler. They do not know the members, what
+is lost, or the plan for the rest. These change seldom, and the scheduler writes them down each
+time, before any site hears of the change.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from anabranch.scheduler.calls._subgroups import Subgroup
 from anabranch.scheduler.losses import Losses
 
 RESERVED = 1_000_000
-"""Exchange numbers that may be given out between two writes."""
+"""Exchange numbers that may be used between two writes. A restart continues above all of them, so
+that chunks of two exchanges never carry one number."""
 
 
 class Interrupted(msgspec.Struct, frozen=True):
-    """Whose contributions are in an exchange that was interrupted."""
+    """The contributions in an interrupted exchange."""
 
     channel: int
     number: int
@@ -32,26 +33,26 @@ class Interrupted(msgspec.Struct, frozen=True):
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """What is written down.
+    """The journal's record.
 
     Attributes:
         overlay_toml: the sites and links.
-        work_digest: of what sites were told on joining; see :func:`digest`.
-        secret: of the run, from which those of sites are derived.
-        addresses, incarnations: of every site, by index; no host where it has not joined.
+        work_digest: of the settings that sites were told on joining; see :func:`digest`.
+        secret: of the run; the sites' secrets are derived from it.
+        addresses, incarnations: of every site, by index; no host if it has not joined.
         lost, cut, relays: see :class:`anabranch.scheduler.losses.Losses`.
-        left, departed: sites that make no further call, and those of them that are members yet.
+        left, departed: sites that make no further call, and those of them that are still members.
         plan_json: the plan in force.
         subgroups: the channels from 1 on.
-        interrupted: exchanges that were.
-        latest_exchange: no exchange has a higher number.
+        interrupted: the interrupted exchanges.
+        latest_exchange: an upper bound of the exchange numbers used.
         elements: of the first buffer.
         began_at_s: when the run began, by the journal's clock.
-        listen: where the scheduler does.
-        rates: what is believed of the links that were measured: each link's target, and the rest.
+        listen: the address at which the scheduler listens.
+        rates: the belief of each measured link: its target, and the rest.
         stopped: why the run is to end before its last round, or None.
-        lasts: by channel, the last exchange that is held; empty where the run is not stopped.
-        transfers: exchanges of all sites that have handed the state on, and are no rounds.
+        lasts: by channel, the last exchange of a run that is stopped; empty if it is not.
+        transfers: the exchanges of all sites that handed the state on, and are no rounds.
     """
 
     overlay_toml: str
@@ -78,20 +79,20 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def losses(self) -> Losses:
-        """What the group goes on without."""
+        """The sites and links that the run continues without."""
         return Losses(self.lost, self.cut, self.relays)
 
     def check_fits(self, overlay: Overlay, work: str) -> None:
-        """Check that this is of a run with this overlay and these settings.
+        """Check that the journal is of a run with this overlay and these settings.
 
-        The sites go on by what they were told when they joined.
+        The sites keep the settings of before the restart, so the scheduler must have the same.
 
         Args:
             overlay: the sites and links.
-            work: what a site would be told on joining.
+            work: the settings that a site would be told on joining.
 
         Raises:
-            LogError: it is of another.
+            LogError: the journal is of another run.
         """
         if self.overlay_toml != overlays.dumps(overlay):
             raise LogError(
@@ -106,7 +107,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def digest(work: str) -> str:
-    """Return what tells one work of sites from another."""
+    """Return a digest of the settings that sites are told on joining."""
     return hashlib.sha256(work.encode()).hexdigest()
 
 
@@ -115,10 +116,10 @@ _decode = msgspec.json.Decoder(Memory).decode
 
 
 def read(data: bytes) -> Memory:
-    """Return what was written down.
+    """Return the record in a journal.
 
     Raises:
-        LogError: it is of another release.
+        LogError: another release wrote it.
     """
     try:
         return _decode(data)
@@ -130,17 +131,17 @@ def read(data: bytes) -> Memory:
 
 
 class Journal(Protocol):
-    """Where a scheduler writes down what it must remember."""
+    """Keeps one record for a scheduler, across restarts."""
 
     def load(self) -> bytes | None:
-        """Return what was written last; None where there is nothing."""
+        """Return the record; None if there is none."""
 
     def save(self, data: bytes) -> None:
-        """Write this in place of what was; it outlives the process, and the machine's power.
+        """Replace the record; on return it outlives the process and a loss of power.
 
         Raises:
             LogError: it cannot be written.
         """
 
     def now_s(self) -> float:
-        """Return seconds by a clock that goes on while no scheduler runs."""
+        """Return seconds by a clock that runs on while no scheduler does."""

@@ -1,21 +1,39 @@
-"""The books of a served model: which updates come, what they weigh, and which workers may go on.
+"""The books of a served model: which updates count, by how much, and which workers proceed. Pure.
 
-A server says when all of its part of a worker's update has come. Once all servers have, and the
-worker has asked to go on, the pace is told; what it answers is written into the books and becomes
-orders to the servers and permissions to workers. Pure: times are handed in.
+Workers compute updates, servers hold the model, and the scheduler decides which updates become part
+of it and when. One update goes this way::
+
+    worker                     scheduler                           servers
+    Proceed ◀──────────────────  permission: update, batch, client
+    (pulls the model) ◀──────────────────────────────────────────── model
+    computes
+    (pushes the update) ──────────────────────────────────────────▶ parts of the update
+    ProceedRequest ──────────▶ asked
+                               came ◀────────────────────────────── Came
+                               complete: the pace is told
+                               step: apply, discard ──── Advance ─▶ step of the model
+    Proceed ◀──────────────────  permission for the next update
+
+An update is *complete* once every server has its part and its worker has asked to proceed. The
+pace's answer is written into the books and becomes a :class:`Decision`: orders to the servers and
+permissions to workers.
 
 The books have one idea a file, in `serving/`:
 
-- `updates`: an update's life, until the pace is told of it;
-- `workers` and `groups`: a worker's life and a group's, one table each;
-- `pace_of_groups`: the pace, told of groups, with its steps in the updates' own names;
-- `permits` and `weights`: what a permission says, and what a step is multiplied by;
-- `stepping`: what follows from the pace's steps;
-- `barring` and `regrouping`: the conversations about outliers and about groups formed anew;
-- `standing`: what the other parts of a scheduler may ask.
+- `_updates`: an update's life, until the pace is told of it;
+- `_workers` and `_groups`: a worker's life and a group's, one table each;
+- `_pace_of_groups`: the pace, told of groups, with its steps in the updates' own names;
+- `_permits` and `_weights`: the contents of a permission, and the factor of a step;
+- `_stepping`: turns the pace's steps into decisions;
+- `_barring` and `_regrouping`: the conversations about outliers and about new groups;
+- `_standing`: answers to the other parts of a scheduler.
 
 :class:`PaceBook` puts them together. Its methods are the events of a run. Each event ends with
 telling the pace of all updates that are complete by then.
+
+What must never happen: an update is applied twice, or neither applied nor discarded; a worker holds
+two permissions for one update; or a sum counts that has a lost worker's update in it. Times are
+arguments, in seconds since the run began.
 """
 
 from __future__ import annotations
@@ -47,33 +65,33 @@ from anabranch.scheduler.serving._workers import Happens, Stage, Workers
 
 
 class PaceBook:
-    """Keeps a run's pace.
+    """The books of one run.
 
     Workers move in *groups*: under a barrier all together, in a forest those of each tree, else
-    each alone. Where a group's updates come added up, the loss of a worker voids what has come of
-    the others' too, so the pace is told of none before all of the group's are complete.
+    each alone. If a group's updates are added up on their way, the loss of a worker voids the sums
+    with the others' updates, too. So the pace is told of a group's updates only once all of them
+    are complete.
 
-    **A worker that was lost may join again.** The update that it was let compute last is lost with
-    it, and its name with the update: it goes on with its next, and makes what is left of as many as
-    were asked of each.
+    **A lost worker may join again.** Its updates under way are lost, and their numbers are not used
+    again. It continues with the next number, up to the number of updates that each worker makes.
 
     Args:
         pace: the pace.
         load: sizes the batches; a fresh one.
-        workers: which sites compute.
-        servers: which sites hold the model; each must have an update before it counts.
-        updates: how many each worker makes.
-        ahead: how many updates a worker may compute before the model comes that has its last one
-            in, 0 or 1: it computes while that one and the model are on their way.
-        groups: of the workers, where they move in such; their updates are added up on their way.
-        merge: what an update weighs.
-        registry: of the clients that workers stand for; None where each stands for itself.
+        workers: the sites that compute.
+        servers: the sites that hold the model; each must have its part before an update counts.
+        updates: the number of updates that each worker makes.
+        ahead: how many updates a worker may compute before it gets the model with its last one, 0
+            or 1. With 1 it computes while that update and the model are on their way.
+        groups: of workers whose updates are added up on their way; empty for none.
+        merge: weighs the updates.
+        registry: of the clients that workers stand for; None if each stands for itself.
         look_every_s: the first worker that pulls the model after each so many seconds evaluates it;
-            None where the book has no say in that.
+            None if permissions do not say so.
 
     Attributes:
-        standing: what may be asked of the books.
-        times: of iterations, each from going on to asking to go on.
+        standing: answers to the other parts of a scheduler.
+        times: the durations of iterations, each from a permission to the next request.
         merge: see above.
     """
 
@@ -98,7 +116,9 @@ class PaceBook:
         outliers = None if rule is None else Outliers(rule.start())
         self.merge = Mean() if merge is None else merge
         self.times = RoundTimes()
-        # A sum comes with its slowest part, and one that computes ahead does so while it pushes.
+        # The batch size follows an iteration's time. The time to push counts only where it is the
+        # worker's own: a sum comes with its slowest part, and a worker that computes ahead does so
+        # while it pushes.
         self._counts_pushing = not together and not ahead
         self._load = load
         self._clients = registered
@@ -143,21 +163,21 @@ class PaceBook:
 
     @property
     def due_s(self) -> float:
-        """When to call ``look`` next; infinite where nothing depends on time alone."""
+        """When to call ``look`` next; infinite if nothing depends on time alone."""
         return self._pace.due_s
 
     # --- the run begins
 
     def holds(self, worker: int, samples: int) -> None:
-        """Take note of how many samples a worker trains on, before the run begins."""
+        """Note the number of samples that a worker holds, before the run begins."""
         self._weights.holds(worker, samples)
 
     def serve(self, servers: Iterable[int]) -> None:
-        """Take these alone for those that hold the model; before it begins."""
+        """Set the sites that hold the model, before the run begins."""
         self._updates.servers = frozenset(servers)
 
     def begin(self, now_s: float) -> tuple[Decision, ...]:
-        """Let all workers join."""
+        """Let all groups join the pace."""
         decisions: list[Decision] = []
         for lead in self._groups.leads:
             decisions += self._stepping.join(lead, now_s)
@@ -177,19 +197,19 @@ class PaceBook:
         """Take a worker's request to proceed: its update is on its way.
 
         Args:
-            worker: which.
-            update: which of its updates.
+            worker: the worker.
+            update: the number of the update.
             samples: of its batch.
             compute_s: how long it computed.
             now_s: the time.
-            loss: of its batch; None if there is none.
+            loss: of its batch; None if it tells none.
 
         Raises:
-            OutOfPlaceMessage: it has asked before, or was not let compute that update.
+            OutOfPlaceMessage: it has asked before, or has no permission for that update.
         """
         name = worker, update
         iteration = self._updates.ask(name, samples, compute_s, now_s, loss)
-        if self._updates.is_given_up(name):  # its time is not that of an iteration
+        if self._updates.is_given_up(name):  # it was cut short: its time must not size a batch
             decisions: list[Decision] = []
             if self._barring is not None:
                 decisions += self._barring.readmit_if_recalled(worker, now_s)
@@ -204,7 +224,7 @@ class PaceBook:
         self._load.measured(worker, iteration.samples, iteration.compute_s, iteration.iteration_s)
 
     def is_void(self, worker: int, epoch: int) -> bool:
-        """Return whether a sum with an update of a worker that came under an epoch counts no more.
+        """Return whether a sum of an earlier epoch of a worker's group is void by now.
 
         Raises:
             OutOfPlaceMessage: there was no such epoch yet, or the site computes nothing.
@@ -225,17 +245,17 @@ class PaceBook:
         now_s: float,
         squared_norm: float | None = None,
     ) -> tuple[Decision, ...]:
-        """Take note that all of a server's part of an update has come, in no void sum.
+        """Note that a server has its part of an update, in a sum that is not void.
 
         Raises:
-            OutOfPlaceMessage: it holds no part, has said so before, or the worker was not let
-                compute that update.
+            OutOfPlaceMessage: the site is no server, it has said so before, or the worker has no
+                permission for that update.
         """
         if server not in self._updates.servers:
             raise OutOfPlaceMessage(f"site {server} has an update, but serves no part of the model")
         name = worker, update
         if not self._workers.is_member(worker) or self._updates.is_given_up(name):
-            return ()  # it was lost meanwhile, or has abandoned it
+            return ()  # the worker is lost by now, or has abandoned the update
         self._updates.come(server, name, squared_norm)
         return self._push_if_complete(name, now_s)
 
@@ -249,7 +269,7 @@ class PaceBook:
         return (came, *self._tell(now_s))
 
     def _tell(self, now_s: float) -> list[Decision]:
-        """Tell the pace of all updates that are complete and that it can hear of."""
+        """Tell the pace of all complete updates of groups that compute; return what follows."""
         decisions: list[Decision] = []
         waiting = self._with_updates()
         while waiting:
@@ -267,7 +287,7 @@ class PaceBook:
         return decisions
 
     def _with_updates(self) -> list[int]:
-        """Return the groups that compute and of which an update may be complete, in their order."""
+        """Return the computing groups with an update that may be complete, in their order."""
         lead_of, is_computing = self._groups.lead_of, GroupStage.COMPUTING
         leads = {lead_of[each] for each in self._updates.asked_after() if each in lead_of}
         return [
@@ -277,7 +297,7 @@ class PaceBook:
         ]
 
     def look(self, now_s: float) -> tuple[Decision, ...]:
-        """Decide what has become due; harmless at any time."""
+        """Take the steps that have become due; harmless at any time."""
         return (*self._stepping.look(now_s), *self._tell(now_s))
 
     # --- outliers
@@ -289,27 +309,27 @@ class PaceBook:
         return self._barring.agreed(server, told)
 
     def judged(self, worker: int, update: int, cosine: float, now_s: float) -> tuple[Decision, ...]:
-        """Take note of how far an update agreed with its step; bar whose it is if it is time to.
+        """Take the verdict on an update; bar its worker or client if the judge says so.
 
         Args:
-            worker: whose.
-            update: which.
-            cosine: of the angle between the two.
+            worker: of the update.
+            update: its number.
+            cosine: of the angle between the update and its step.
             now_s: the time.
         """
         assert self._barring is not None
         decisions = self._barring.judged((worker, update), cosine, now_s)
         return (*decisions, *self._tell(now_s))
 
-    # --- workers that are lost, and back
+    # --- workers are lost, and come back
 
     def lost(self, site: int, now_s: float, broken: Iterable[int] = ()) -> tuple[Decision, ...]:
-        """Go on without a site that has died; servers forget what of its update has come.
+        """Continue without a lost site; servers discard what they have of its updates under way.
 
         Args:
-            site: which; it may compute nothing.
+            site: the site; it may compute nothing.
             now_s: the time.
-            broken: the firsts of groups whose way to the server led through it. They are to be
+            broken: the leads of groups whose way to the server led through it. They are to be
                 formed anew.
         """
         given_up = [self._regrouping.give_up(lead, now_s) for lead in broken]
@@ -323,9 +343,10 @@ class PaceBook:
             self._workers.happens(Happens.IS_LOST, worker)
             return ()
         lead = self._groups.lead_of[worker]
-        # A group that gives up what is under way makes no other sum of it: what comes is void.
+        # A group that abandons updates does not restart their sums, so it needs no new epoch.
         gives_up = self._groups.stages[lead] in (GroupStage.GIVING_UP, GroupStage.RESTING)
-        is_discarded = gives_up or stage in (Stage.BARRED, Stage.RECALLED)  # by name already
+        # Servers were told to discard these updates when they were given up.
+        is_discarded = gives_up or stage in (Stage.BARRED, Stage.RECALLED)
         if self._groups.adds_up and not gives_up:
             self._groups.begin_epoch(lead)
             self._updates.void({*self._groups.all_of(lead)})
@@ -336,20 +357,20 @@ class PaceBook:
             *self._regrouping.rest_if_all_asked(lead, now_s),
             *self._tell(now_s),
         ]
-        if not self._groups[lead]:  # no iteration is under way any more
+        if not self._groups[lead]:  # the last member is lost: the group has no iteration under way
             decisions += self._stepping.begin_anew(lead, now_s)
         if not under_way or is_discarded:
-            return tuple(decisions)  # it was complete: the pace has discarded it now, or it counts
+            return tuple(decisions)  # a complete update belongs to the pace, which decides on it
         return (Decision((), under_way, (), self._pace.version), *decisions)
 
     def joined(self, worker: int, now_s: float, is_cut_off: bool = False) -> tuple[Decision, ...]:
-        """Take a site in again that was lost, if it computes and has updates to make.
+        """Take a site back that was lost, if it computes and has updates to make.
 
         Args:
-            worker: which.
+            worker: the site.
             now_s: the time.
-            is_cut_off: whether its group's way from it to the server leads through a site that is
-                lost. The group is to be formed anew.
+            is_cut_off: whether its way to the server leads through a lost site. Its group is to be
+                formed anew then.
         """
         assert not self._workers.is_member(worker)
         if worker not in self._workers.all or self.standing.is_over:
@@ -379,16 +400,16 @@ class PaceBook:
     # --- groups that are formed anew
 
     def reform(self, groups: Sequence[tuple[int, ...]], kept: Iterable[int]) -> None:
-        """Let groups that are to change come to rest, each when it would go on.
+        """Bring the groups that are to change to rest, each at its next permission.
 
         Args:
-            groups: those that there are to be, in rising order each; workers in none are out.
-            kept: the firsts of groups that stay as they are.
+            groups: the wanted groups, each in rising order; a worker in none of them is out.
+            kept: the leads of groups that stay as they are.
         """
         self._regrouping.want(groups, kept)
 
     def formed(self, now_s: float) -> tuple[Decision, ...]:
-        """Let the new groups begin, of which all sites know."""
+        """Form the wanted groups, of which all sites know, and let them join the pace."""
         return (*self._regrouping.form(now_s), *self._tell(now_s))
 
     # --- the run ends
@@ -405,17 +426,19 @@ class PaceBook:
         to_one: bool = False,
         told: Mapping[int, Collection[int]] = MappingProxyType({}),
     ) -> tuple[Update, ...]:
-        """Return the workers that get the final model, once all is over.
+        """Return the workers that get the final model, once no step follows.
+
+        A group that adds up pulls the model together, so workers that wait to return get it, too:
+        they count as having made as many updates as the others.
 
         Args:
             there: the sites that are connected.
-            to_one: whether one worker is enough, with those that get it only together with it.
-            told: the workers that sites take for a group's members, by its first. They take all of
-                it for members where it is missing here.
+            to_one: whether one worker is enough, with the rest of its group if that adds up.
+            told: by lead, the members of a group as sites know them. If a group is missing, sites
+                know all its workers as members.
 
         Returns:
-            Workers, each with the update after its last one. In a group that adds up, those that
-            wait to come back have made as many as the others from then on.
+            Workers, each with the number after its last update.
         """
         assert self.standing.is_over
         for lead in self._groups.leads if self._groups.adds_up else ():

@@ -1,7 +1,24 @@
-"""A served model's pace: what workers and servers say of it, and what they are told.
+"""A served model's pace: the messages of workers and servers, and the messages to them.
 
-`ServedPace` has a few methods more than most classes: groups that are formed anew wait for the same
-decisions of the same book as all else, and each decision may let them be announced.
+The decisions are those of :class:`anabranch.scheduler.pacing.PaceBook`. This module checks what
+sites say, asks the book, logs each decision, and sends what follows (``_act``): `Advance` to all
+servers, `Abandon` and `Proceed` to workers, `EpochChanged` to all sites.
+
+New groups of a forest go through these states::
+
+    none ──a better forest, or a loss──▶ wanted ──groups to change are at rest──▶ announced
+      ▲                                                                              │
+      └────────────────────── every site knows the new groups ───────────────────────┘
+
+A loss or a return meanwhile makes another forest the wanted one. ``_wanted`` is the plan to come,
+``plan`` the one that sites know, and ``_in_force`` the one whose groups compute.
+
+The end: once no worker is in, all sites hear `PaceOver`, with the workers that get the final model.
+If the run sends it, servers get one more `Advance` with these pulls.
+
+What must never happen: a permission goes to a new process before its site has joined the pace; an
+epoch begins unannounced, since sites would add up updates of other members; or new groups compute
+before every site knows them.
 """
 
 from __future__ import annotations
@@ -36,29 +53,30 @@ from anabranch.scheduler.reforming import Reforming
 from anabranch.scheduler.run import LONGEST_S, Run
 
 LastTo = Literal["none", "one", "all"]
-_MOST_SAMPLES = 1 << 50  # that a site may say it holds
+_MOST_SAMPLES = 1 << 50  # upper bound on the samples that a site reports
 
 
 class ServedPace:
-    """Tells workers when to proceed, and servers what becomes part of the model.
+    """Tells workers when to proceed, and servers which updates to apply.
 
-    It is one class since every method hears one message, or acts on what the book decided.
+    It is one class since every method acts on one message, or on a decision of the book.
 
     Args:
-        run: whose sites.
-        book: decides who may proceed.
-        dispensable: sites without which the run can go on.
-        plan: the one that it begins with.
-        reforming: finds other groups; None where they stay as they are.
-        least_sites: with fewer left than these the run does not go on.
-        begin_with: how many sites it begins with, and all that it needs; None for all.
-        last_to: which workers get the model once no step follows: all, or one that evaluates it
-            (under a barrier with those whose updates are added to its own).
+        run: the run.
+        book: decides which updates are applied and which workers proceed.
+        dispensable: the sites that no other needs on its way to the model.
+        plan: the first plan.
+        reforming: finds other groups; None if the groups stay as they are.
+        least_sites: the run ends with fewer sites left.
+        begin_with: the number of sites to begin with, the indispensable ones among them; None for
+            all.
+        last_to: the workers that get the model once no step follows: all, none, or one that
+            evaluates it (with the rest of its group, if the group's updates are added up).
 
     Attributes:
         book: see above.
         begin_with: see above.
-        plan: that sites know of.
+        plan: the plan that sites know.
     """
 
     def __init__(
@@ -112,24 +130,24 @@ class ServedPace:
         return versions | {group.workers[0]: group.plan.version for group in self._in_force.groups}
 
     def _tell_epochs(self) -> None:
-        """Tell all sites of the groups whose sums have changed who takes part."""
+        """Tell all sites the members of each group whose sums have changed members."""
         told = {version: changed.epoch for version, changed in self._told.items()}
         for changed in self.epochs_changed(told):
             self._run.broadcast(changed)
             self._told[changed.version] = changed
 
     def holds(self, site: int, samples: int) -> None:
-        """Hear how many samples a site trains on, before the run begins."""
+        """Note the number of samples that a site holds, before the run begins."""
         if not 0 <= samples <= _MOST_SAMPLES:
             raise MalformedMessage(f"{samples} samples held")
         if site in self._workers and self.book.merge.weighs_data:
             self._held[site] = samples
 
     def begin(self, elements: int) -> None:
-        """Let workers proceed for the first time.
+        """Send the first permissions.
 
         Args:
-            elements: of the model; roots that get none of a small one serve nothing.
+            elements: of the model; a root that gets none of a small model is no server.
         """
         self._servers = plans.holders(self.plan, elements)
         self.book.serve(self._servers)
@@ -146,11 +164,11 @@ class ServedPace:
             self.book.holds(site, samples)
             self._run.note(events.SamplesHeld(at_s=now_s, site=site, samples=samples))
         self._act(self.book.begin(now_s), now_s)
-        for site in sorted(self._run.lives.lost):  # it begins without them, and they may come yet
+        for site in sorted(self._run.lives.lost):  # sites that were not at the start: they may join
             self._act(self.book.lost(site, now_s), now_s)
 
     def asked(self, site: int, message: ProceedRequest) -> None:
-        """Hear that a worker would proceed."""
+        """Act on a worker's request to proceed."""
         seconds = message.compute_s
         if message.samples < 0 or not 0 <= seconds <= LONGEST_S:
             raise MalformedMessage(f"{message.samples} samples computed in {seconds} s")
@@ -176,7 +194,7 @@ class ServedPace:
         self._act(decisions, now_s)
 
     def came(self, site: int, message: Came) -> None:
-        """Hear that a server has its part of an update."""
+        """Act on a server's message that it has its part of an update."""
         norm = message.squared_norm
         if norm is not None and not 0 <= norm < math.inf:
             raise MalformedMessage(f"an update whose squared norm is {norm}")
@@ -186,7 +204,7 @@ class ServedPace:
             self._act(self._ask(lambda: self.book.came(site, worker, update, now_s, norm)), now_s)
 
     def agreed(self, site: int, message: Agreed) -> None:
-        """Hear how far a step's updates agree with their mean."""
+        """Act on a server's report of how far a step's updates agree with their mean."""
         count = len(message.updates)
         numbers = (*message.dots, *message.squared_norms, message.squared_norm)
         if len(message.dots) != count or len(message.squared_norms) != count:
@@ -201,7 +219,7 @@ class ServedPace:
             self._act(self.book.judged(worker, update, cosine, now_s), now_s)
 
     def _ask(self, decide: Callable[[], tuple[Decision, ...]]) -> tuple[Decision, ...]:
-        """Return what the book decides; where a rule cannot weigh an update, the run ends."""
+        """Return what the book decides; end the run if its merge rule cannot weigh an update."""
         try:
             return decide()
         except ValueError as error:
@@ -209,7 +227,7 @@ class ServedPace:
             return ()
 
     def joined(self, site: int, now_s: float) -> None:
-        """Let a site that has joined again take part."""
+        """Take a site that has joined again into the pace."""
         if self._reforming is not None:
             self._reforming.missing(self._run.lives.lost)
         is_cut_off = bool(lost_between(self._in_force, site, self._run.lives.lost))
@@ -238,16 +256,16 @@ class ServedPace:
         return self.book.standing.is_over and self._last_to == "all"
 
     def can_begin_without(self, missing: Collection[int]) -> bool:
-        """Return whether sites that have not come are none that the others need."""
+        """Return whether no other site needs the sites that have not joined."""
         return frozenset(missing) <= self._dispensable
 
     def may_go_on_without(self, site: int) -> bool:
-        """Return whether a site can be lost and the run go on."""
+        """Return whether the run can continue without a site."""
         run = self._run
         lost = {*run.lives.lost, site}
         if run.started_s is None or run.is_over or not self._workers - lost:
             return False
-        # An exchange of all sites is completed by all or by none.
+        # Exchanges beside a served model are not repaired: a loss during one ends the run.
         if run.overlay.size - len(lost) < self._least_sites or run.channels.is_busy:
             return False
         if self._reforming is not None:
@@ -257,7 +275,7 @@ class ServedPace:
         return site in self._dispensable
 
     def lost(self, site: int, now_s: float) -> None:
-        """Go on without a site."""
+        """Continue without a lost site."""
         if self._reforming is not None:
             self._reforming.missing(self._run.lives.lost)
         broken = led_through(self._in_force, self.book, site)
@@ -281,19 +299,19 @@ class ServedPace:
             self._reform(replan, now_s)
 
     def reformed(self, site: int, message: Reformed) -> None:
-        """Hear that a site knows of new groups."""
+        """Note that a site knows the new groups; let them begin if it is the last one."""
         if self._wanted is not None and message.version == self._wanted.version:
             self._awaited.discard(site)
             self._go_on_if_all_know(self._run.since_start_s())
 
     def _is_to_lead_through(self, site: int) -> bool:
-        """Return whether groups that are to be need a site on their way."""
+        """Return whether wanted groups need a site on their way to the model."""
         return self._wanted is not None and any(
             site in needed(group.plan, group.workers) for group in self._wanted.groups
         )
 
     def _form_anew(self, why: str, now_s: float) -> None:
-        """Form groups of those that are here."""
+        """Want new groups of the workers that are not lost, if any has updates to make."""
         if self._reforming is not None and not self._is_over_told:
             self._reforming.finished(self.book.standing.done)
             if self._reforming.anyone_trains(self._run.lives.lost):
@@ -306,13 +324,13 @@ class ServedPace:
         self._act((), now_s)
 
     def _announce_if_at_rest(self, now_s: float) -> None:
-        """Tell all of new groups, once those that are to change are at rest."""
+        """Tell all sites of the wanted groups, once the groups to change are at rest."""
         wanted = self._wanted
         if wanted is None or wanted is self.plan or not self.book.standing.is_at_rest:
             return
         self.plan = wanted
         updates = tuple(self.book.standing.next_update(group.workers) for group in wanted.groups)
-        # Newcomers hear of them too, and are in none.
+        # Newcomers hear of them, too. They are in no group, so their answers are not awaited.
         self._awaited = {*self._run.sessions} - self._run.lives.newcomers
         self._run.broadcast(Reform(plans.dumps(wanted), updates))
 
@@ -328,7 +346,7 @@ class ServedPace:
             self._form_anew("sites are back", now_s)
 
     def stop_looking(self) -> None:
-        """Look at the pace no more."""
+        """Stop the timer of the pace."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -354,7 +372,8 @@ class ServedPace:
             if self._reforming is not None:
                 self._reforming.finished(decision.finished)
             for each in decision.permissions:
-                # A lost worker's new process may be here: the scheduler has yet to let it begin.
+                # The permission is for the lost process. A new process of the site may have a
+                # session already, and must not get it.
                 if each.worker not in self._run.lives.lost:
                     proceed = Proceed(
                         each.update, each.samples, each.pulls, each.client, each.looks
@@ -369,7 +388,7 @@ class ServedPace:
         self._announce_if_at_rest(now_s)
 
     def _send_last(self) -> tuple[int, ...]:
-        """Send the model, as it is now that no step follows; return the workers that get it."""
+        """Let servers send the final model; return the workers that get it."""
         lost, there = self._run.lives.lost, {*self._run.sessions} - self._run.lives.newcomers
         there = {site for site in there if not lost_between(self._in_force, site, lost)}
         told = {
@@ -385,9 +404,7 @@ class ServedPace:
         return tuple(worker for worker, _ in pulls)
 
     def _give_up_last(self, site: int) -> None:
-        """Tell workers that the last model may not come, whose way from the servers led through a
-        site that is lost: it is not sent again.
-        """
+        """Tell workers behind a lost site that the final model may not come; it is sent once."""
         for worker, update in self._last_pulls:
             if worker not in self._run.lives.lost and lost_between(self._in_force, worker, {site}):
                 self._run.post(worker, Abandon(update, model_comes=False))
@@ -400,7 +417,8 @@ class ServedPace:
 
     def _look(self) -> None:
         self._timer = None
-        # A timer may ring a little early; the pace is told the moment that it asked for.
+        # A timer may ring a little early. The pace then gets the moment that it asked for: an
+        # earlier one would make nothing due, and the timer ring again.
         now_s = max(self._run.since_start_s(), self.book.due_s)
         self._run.note(events.PaceLooked(at_s=now_s))
         self._act(self.book.look(now_s), now_s)

@@ -1,1 +1,4 @@
-"""How a run's servers and workers are paced: the books, one idea a file."""
+"""The books of a served model's workers, groups and updates, one idea a file. Pure.
+
+:mod:`anabranch.scheduler.pacing` puts them together, and tells the way of an update.
+"""

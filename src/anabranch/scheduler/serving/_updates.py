@@ -4,16 +4,22 @@ An update is named by its worker and its number. A worker's updates are numbered
 number is used twice, whatever is lost. Two numbers say how far a worker is::
 
     1 .. settled               the pace was told of these, or they are lost
-    settled + 1 .. made        under way: the worker was let compute these
+    settled + 1 .. made        under way: the worker has permission for these
     made + 1 .. each           not begun
 
-What is under way waits for two things, in any order: each server says that its part has come, and
-the worker asks to go on. Then the update is *complete*. The pace is told of the next one of each
-worker of a group at once, so a group's first complete update may wait for another worker's.
+An update that is under way waits for two things, in any order::
 
-An update may be *given up*: its worker is lost, is barred, or computes on a model that is too old,
-or the way to the servers is broken. Servers discard it by name, so nothing more of it is awaited
-but that its worker asks to go on. A server may still say that its part has come; that says nothing.
+    permission ─▶ under way ─┬─ every server has its part ──┬─▶ complete ─▶ the pace is told
+                             └─ the worker asks to proceed ─┘
+                   │
+                   └─ given up ─ the worker asks to proceed ──▶ complete, discarded by servers
+
+The pace is told of the next update of each worker of a group at once, so a group's first complete
+update may wait for another worker's.
+
+An update is *given up* if its worker is lost or barred, if it was computed on a model that is too
+old, or if the way to the servers is broken. Servers discard it by name, so no part of it is awaited
+any more. A server may still say that its part has come; that changes nothing.
 
 What must never happen: a server's part counts twice, a worker asks twice after one update, or the
 pace is told of an update that a loss may yet void.
@@ -28,15 +34,15 @@ from dataclasses import dataclass, field
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.pace import Update
 
-_NOTHING = -1  # the version of the model that a worker has that must pull it
+_NOTHING = -1  # the model version of a worker without a model: its next update pulls one
 
 
 @dataclass(slots=True)
 class _UnderWay:
-    """An update that a worker was let compute, and that is not settled."""
+    """An update that a worker has permission for, and that is not settled."""
 
-    based_on: int  # which version of the model it is computed on
-    began_s: float  # when it could be begun
+    based_on: int  # the version of the model that it is computed on
+    began_s: float  # when the worker could begin it
     asked: bool = False
     samples: int = 0
     compute_s: float = 0.0
@@ -46,11 +52,11 @@ class _UnderWay:
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """What a worker took from the moment when it could begin an update.
+    """The durations of an iteration, which begins when a worker can begin an update.
 
     Args:
         samples: of its batch.
-        compute_s: how long it computed; no longer than the iteration.
+        compute_s: how long it computed; at most ``iteration_s``.
         iteration_s: how long the iteration took.
     """
 
@@ -64,10 +70,10 @@ class Pushed:
     """A group's updates of one number, all complete.
 
     Args:
-        workers: whose they are.
+        workers: that computed them.
         based_on: the oldest version of the model that one was computed on.
-        mean_loss: of the workers' batches; None where one tells none.
-        squared_norm: of their mean, where they come added up; None if a server does not tell.
+        mean_loss: of the workers' batches; None if one tells none.
+        squared_norm: of their mean, if they are added up; None if a server does not tell.
     """
 
     workers: tuple[int, ...]
@@ -78,10 +84,10 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """What the pace is told of a group at once.
+    """The updates of a group that the pace is told of at once.
 
     Args:
-        by_number: the updates; several where all that is under way was given up.
+        by_number: the updates; several if all that were under way were given up.
         compute_s: how long the slowest worker computed the first of them.
         is_given_up: whether they were given up.
     """
@@ -92,20 +98,20 @@ class Push:
 
 
 class Updates:
-    """Follows the updates of all workers.
+    """The updates of all workers.
 
     Args:
-        workers: which sites compute.
-        servers: which sites hold the model; each must have an update before it is complete.
-        each: how many updates a worker makes.
-        ahead: how many more it may compute before it gets the model that has its latest one.
+        workers: the sites that compute.
+        servers: the sites that hold the model; each must have its part of an update.
+        each: the number of updates that a worker makes.
+        ahead: how many more it may compute before it gets the model with its latest one.
 
     Attributes:
         each: see above.
-        made: by worker, how many updates it was let compute.
+        made: by worker, the latest update that it had permission for.
         settled: by worker, the latest update that the pace was told of, or that was lost.
         servers: see above.
-        closed: whether no further update is begun.
+        closed: whether no further permission is granted.
     """
 
     def __init__(
@@ -118,27 +124,28 @@ class Updates:
         self.closed = False
         self._ahead = ahead
         self._under_way: dict[Update, _UnderWay] = {}
-        self._given_up: set[Update] = set()  # outlives them: what comes late is known by it
-        self._model = dict.fromkeys(self.made, 0)  # the version that each worker has, or will
+        # Kept after the updates are settled: a server's late part of one is then no error.
+        self._given_up: set[Update] = set()
+        self._model = dict.fromkeys(self.made, 0)  # the version that each worker has, or will get
 
     # --- how far workers are
 
     @property
     def latest(self) -> int:
-        """The largest number of an update that a worker was let compute."""
+        """The largest number of an update that a worker had permission for."""
         return max(self.made.values(), default=0)
 
     def with_more_to_do(self, workers: Iterable[int]) -> list[int]:
-        """Return those of some workers that have not begun all their updates."""
+        """Return the ones of some workers that have not begun all their updates."""
         return [worker for worker in workers if self.made[worker] < self.each]
 
     def are_left_after(self, number: int) -> bool:
-        """Return whether an update may yet be begun after one of this number."""
+        """Return whether a worker may begin another update after this number."""
         return not self.closed and number < self.each
 
     @property
     def done(self) -> tuple[int, ...]:
-        """The workers that were let compute all that they are to."""
+        """The workers that had permission for all their updates."""
         return tuple(worker for worker, made in self.made.items() if made == self.each)
 
     def of(self, worker: int) -> tuple[Update, ...]:
@@ -151,14 +158,14 @@ class Updates:
         return update in self._given_up
 
     def computing(self) -> Iterator[Update]:
-        """Iterate over the updates whose workers have not asked to go on since."""
+        """Iterate over the updates whose workers have not asked to proceed after them."""
         return (update for update, each in self._under_way.items() if not each.asked)
 
     def asked_after(self) -> set[int]:
-        """Return the workers that have asked to go on after an update that is under way."""
+        """Return the workers that have asked to proceed after an update under way."""
         return {worker for (worker, _), each in self._under_way.items() if each.asked}
 
-    # --- what happens to an update
+    # --- events of an update
 
     def to_begin(self, worker: int) -> range:
         """Return the numbers of the updates that a worker may begin, after a step of the model."""
@@ -167,10 +174,10 @@ class Updates:
         return range(made + 1, most + 1)
 
     def begin(self, update: Update, version: int, now_s: float) -> bool:
-        """Let a worker compute its next update on a version of the model.
+        """Note a worker's permission for its next update, on a version of the model.
 
         Returns:
-            Whether that model has yet to come to it.
+            Whether the worker has to pull that version.
         """
         worker, self.made[update[0]] = update
         pulls = self._model[worker] < version
@@ -181,10 +188,10 @@ class Updates:
     def ask(
         self, update: Update, samples: int, compute_s: float, now_s: float, loss: float | None
     ) -> Iteration:
-        """Take note that a worker asks to go on after an update.
+        """Note that a worker asks to proceed after an update.
 
         Raises:
-            OutOfPlaceMessage: it has asked before, or was not let compute that update.
+            OutOfPlaceMessage: it has asked before, or has no permission for that update.
         """
         each = self._awaited(update)
         if each.asked:
@@ -196,14 +203,15 @@ class Updates:
         each.compute_s = min(compute_s, iteration_s)
         following = self._under_way.get((update[0], update[1] + 1))
         if following is not None and not following.asked:
-            following.began_s = now_s  # it computes one update at a time
+            # The worker computes one update at a time, so the one ahead begins only now.
+            following.began_s = now_s
         return Iteration(samples, each.compute_s, iteration_s)
 
     def come(self, server: int, update: Update, squared_norm: float | None) -> None:
-        """Take note that a server has its part of an update.
+        """Note that a server has its part of an update.
 
         Raises:
-            OutOfPlaceMessage: it has said so before, or the worker was not let compute that update.
+            OutOfPlaceMessage: it has said so before, or the worker has no permission for it.
         """
         parts = self._awaited(update).parts
         if server in parts:
@@ -219,34 +227,34 @@ class Updates:
         return each
 
     def void(self, workers: Collection[int]) -> None:
-        """Forget what servers have of some workers' updates: these were in sums that are void."""
+        """Forget the parts that servers have of some workers' updates: their sums are void."""
         for (worker, _), each in self._under_way.items():
             if worker in workers:
                 each.parts.clear()
 
     def is_complete(self, update: Update) -> bool:
-        """Return whether nothing more of an update is awaited."""
+        """Return whether an update is complete: see the head of this module."""
         each = self._under_way.get(update)
         if each is None or not each.asked:
             return False
         return each.parts.keys() == self.servers or update in self._given_up
 
     def squared_norm(self, update: Update) -> float | None:
-        """Return that of an update under way; None where a server has not told its part's."""
+        """Return an update's squared norm; None if a server does not tell that of its part."""
         parts = self._under_way[update].parts
         return _sum([parts[server] for server in sorted(parts)])
 
     def iteration(self, update: Update, now_s: float) -> Iteration:
-        """Return what an update's worker took, if the iteration ends now."""
+        """Return the durations of an update's iteration, if that ends now."""
         each = self._under_way[update]
         return Iteration(each.samples, each.compute_s, now_s - each.began_s)
 
-    # --- how updates are settled
+    # --- updates are settled
 
     def push(self, workers: Sequence[int]) -> Push | None:
-        """Settle a group's next update of each worker; None while one is not complete.
+        """Settle the next update of each worker of a group; None while one is not complete.
 
-        Where the next one was given up, so was all that is under way, and is settled with it.
+        If the next update was given up, so were all under way, and they are settled with it.
         """
         first = self.settled[workers[0]] + 1
         is_given_up = (workers[0], first) in self._given_up
@@ -260,7 +268,7 @@ class Updates:
         return Push(pushed, compute_s, is_given_up)
 
     def _pop(self, workers: tuple[int, ...], number: int) -> Pushed:
-        # Added up, they came as their mean, and each says how large that was.
+        # If the updates were added up, each has the squared norm of their mean: any one will do.
         squared_norm = self.squared_norm((workers[0], number))
         each = [self._under_way.pop((worker, number)) for worker in workers]
         loss = _sum([update.loss for update in each])
@@ -268,38 +276,38 @@ class Updates:
         return Pushed(workers, min(update.based_on for update in each), mean_loss, squared_norm)
 
     def give_up(self, worker: int) -> tuple[Update, ...]:
-        """Give up all updates of a worker that are under way; return them."""
+        """Give up and return all updates of a worker that are under way."""
         under_way = self.of(worker)
         self._given_up.update(under_way)
         return under_way
 
     def have_asked(self, worker: int) -> bool:
-        """Return whether a worker has asked to go on after each update that is under way."""
+        """Return whether a worker has asked to proceed after each of its updates under way."""
         return all(self._under_way[update].asked for update in self.of(worker))
 
     def drop(self, worker: int) -> None:
-        """Settle a worker's updates under way, of which the pace is not told."""
+        """Settle a worker's updates under way without telling the pace."""
         for update in self.of(worker):
             del self._under_way[update]
         self.settled[worker] = self.made[worker]
 
     def lose(self, worker: int) -> tuple[Update, ...]:
-        """Give up and settle what is under way of a worker that is lost; return it."""
+        """Give up, settle and return the updates under way of a lost worker."""
         under_way = self.give_up(worker)
         self.drop(worker)
         self._model[worker] = _NOTHING
         return under_way
 
     def resume(self, worker: int, number: int) -> None:
-        """Take a worker for one that has made so many updates, and pulls the model with its next.
+        """Set the number of updates that a worker has made; with its next one it pulls the model.
 
-        None of its updates is under way.
+        None of its updates may be under way.
         """
         self.made[worker] = self.settled[worker] = number
         self._model[worker] = _NOTHING
 
 
 def _sum(numbers: Sequence[float | None]) -> float | None:
-    """Return the sum of numbers; None where one is missing."""
+    """Return the sum of numbers; None if one is missing."""
     known = [number for number in numbers if number is not None]
     return math.fsum(known) if len(known) == len(numbers) and known else None
