@@ -201,7 +201,7 @@ def test_a_worker_out_of_place_is_named(pace: Pace) -> None:
         rule.join(3, 1.0)
     with pytest.raises(ValueError, match="worker 4 leaves, but does not"):
         rule.leave(4, 1.0)
-    with pytest.raises(ValueError, match="worker 4 pushes an update, but was not"):
+    with pytest.raises(ValueError, match="worker 4 pushes an update that was not"):
         rule.push(4, 1.0)
 
 
