@@ -278,7 +278,7 @@ class PaceBook:
                 decisions += pushed
                 waiting = self._with_updates()  # a worker's next update may be complete already
         if self._barring is not None:
-            decisions += self._barring.let_in_if_none_computes(now_s)
+            decisions += self._barring.readmit_if_none_computes(now_s)
         while not self._updates.closed and self._permits.has_client:
             idle = self._workers.at(Stage.IDLE)
             if not idle:

@@ -241,9 +241,9 @@ class ServedPace:
             self._form_anew(f"{self._run.name(site)} is back", now_s)
 
     def awaits(self, site: int) -> frozenset[int]:
-        """Return the lost sites without which one that would join again does not reach the model.
+        """Return the lost sites that cut a newcomer off from the model; empty if it reaches it.
 
-        Where a planner finds other ways, no single loss is the cause: all that are lost.
+        Where a planner finds other ways, no single loss is the cause, so all lost sites are.
         """
         lost = self._run.lives.lost - {site}
         if self._reforming is not None:

@@ -210,7 +210,7 @@ class Scheduler:
             run, plan, awareness, planner, planners, keeper.remember, form_groups
         )
         self._admission = Admission(run, planning, self._pace, keeper.remember)
-        self._outcomes = Outcomes(run, planning, keeper, times, self._let_in, is_restart)
+        self._outcomes = Outcomes(run, planning, keeper, times, self._admit, is_restart)
         self._survivors = Survivors(
             run,
             repairs,
@@ -249,7 +249,7 @@ class Scheduler:
                 self._hear,
             )
 
-    def _let_in(self, number: int, holders: frozenset[int]) -> Outcome:
+    def _admit(self, number: int, holders: frozenset[int]) -> Outcome:
         """Admit newcomers, and cut the links over which they lost lanes before that."""
         run = self._run
         apart = run.introductions.apart

@@ -117,8 +117,8 @@ class Restoring:
                     outcome.say.append((site, self._books.refusal(channel, exchange.number)))
             for gathering in standing.gatherings:
                 for answer in gathered.values():
-                    is_let_in = isinstance(answer, Admitted) and site in answer.newcomers
-                    if answer.number == gathering.number or (not gathering.number and is_let_in):
+                    is_admitted = isinstance(answer, Admitted) and site in answer.newcomers
+                    if answer.number == gathering.number or (not gathering.number and is_admitted):
                         outcome.say.append((site, answer))
         return book.restore(said, failed, settled, gathered, unaware)
 

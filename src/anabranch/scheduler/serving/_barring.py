@@ -1,16 +1,15 @@
-"""Outliers: which are barred, what they give up, and when they are let in again. Pure.
+"""Outliers: who is barred, what a barred worker gives up, and when it is readmitted. Pure.
 
-Servers tell how far the updates of each step agree with their mean, and a judge says which worker,
-or which client, keeps pointing elsewhere (`outliers`).
+Servers tell how far the updates of each step agree with their mean. A judge says which worker, or
+which client, keeps pointing elsewhere (`_outliers`).
 
-- **A client that is barred** is not drawn any more. An update that is computed for it still counts.
-- **A worker that is barred** leaves the pace at once, and abandons what it computes. It may be let
-  in again while it has not heard of that yet: then it is recalled, and is in once it has asked.
-- **A worker that is lost** when the judge finds it out is barred in name only, and stays out when
-  it is back.
+- **A barred client** is not drawn any more. An update that is computed for it still counts.
+- **A barred worker** leaves the pace at once, and abandons what it computes. It may be readmitted
+  before it has heard of the ban. Then it is recalled, and is in once it has asked to proceed.
+- **A lost worker** is barred in name only, and stays out when it is back.
 
 A ban lasts a number of steps of the model. If bans leave no worker to make a step, the workers that
-have been barred for longest are let in.
+have been barred for longest are readmitted.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from anabranch.scheduler.serving._workers import BESIDE_THE_PACE, Happens, Stage
 
 
 class Barring:
-    """Bars outliers and lets them in again.
+    """Bars outliers and readmits them.
 
     Args:
-        outliers: says which.
-        clients: that workers stand for; None where each stands for itself, and is barred itself.
+        outliers: judges updates.
+        clients: that workers stand for, and that are barred; None if workers are barred themselves.
         stepping: tells the pace.
         updates: of all workers.
-        workers: their lives.
-        groups: that they are in, each alone.
+        workers: the stages of the workers.
+        groups: the present groups, of one worker each.
         load: sizes the batches.
     """
 
@@ -66,11 +65,11 @@ class Barring:
         return self._outliers.agreed(server, self._updates.servers, told)
 
     def judged(self, update: Update, cosine: float, now_s: float) -> list[Decision]:
-        """Take note of how far an update agreed with its step, and do what follows.
+        """Take the verdict on an update; bar its worker or client, and readmit others in time.
 
         Args:
-            update: which.
-            cosine: of the angle between the two.
+            update: the update.
+            cosine: of the angle between the update and its step.
             now_s: the time.
         """
         decisions, version = list[Decision](), self._stepping.version
@@ -83,12 +82,12 @@ class Barring:
             else:
                 clients.registry.barred.add(accused)
                 decisions.append(Decision((), (), (), version, barred=(accused,)))
-        return decisions + self._let_in(self._judge.over(version), now_s)
+        return decisions + self._readmit(self._judge.over(version), now_s)
 
     def _bar(self, worker: int, now_s: float) -> tuple[Decision, ...]:
         version = self._stepping.version
         barred = Decision((), (), (), version, barred=(worker,), uncounted=(worker,))
-        if not self._workers.is_member(worker):  # it is lost, and may come back
+        if not self._workers.is_member(worker):  # a lost worker: the ban counts when it is back
             return (barred,)
         self._workers.happens(Happens.IS_BARRED, worker)
         self._load.leave(worker)
@@ -97,13 +96,13 @@ class Barring:
         return (decision, *self._stepping.put_out(self._groups.lead_of[worker], now_s))
 
     def is_barred(self, worker: int) -> bool:
-        """Return whether the judge bars a worker that stands for itself, be it lost or not."""
+        """Return whether a worker that stands for itself is barred, be it lost or not."""
         return self._clients is None and worker in self._judge.barred
 
-    # --- letting in again
+    # --- readmission
 
-    def _let_in(self, accused: Iterable[int], now_s: float) -> list[Decision]:
-        """Let barred clients in again, or workers that stand for themselves."""
+    def _readmit(self, accused: Iterable[int], now_s: float) -> list[Decision]:
+        """Readmit barred clients, or workers that stand for themselves."""
         decisions = list[Decision]()
         for each in accused:
             if self._clients is None:
@@ -121,7 +120,7 @@ class Barring:
         return self.readmit_if_recalled(worker, now_s)
 
     def readmit_if_recalled(self, worker: int, now_s: float) -> tuple[Decision, ...]:
-        """Let a recalled worker join the pace, once it has asked to after what it abandoned."""
+        """Let a recalled worker join the pace, once it has asked to after its abandoned updates."""
         if self._workers[worker] is not Stage.RECALLED or not self._updates.have_asked(worker):
             return ()
         self._updates.drop(worker)
@@ -132,23 +131,23 @@ class Barring:
         return (back, *self._stepping.join(self._groups.lead_of[worker], now_s))
 
     @property
-    def may_let_in(self) -> bool:
-        """Whether a worker that is out of the pace may be in again without another's update."""
-        # A recalled worker has only to ask.
+    def may_readmit(self) -> bool:
+        """Whether a worker beside the pace may be in again without another's update."""
+        # A recalled worker is in as soon as it asks.
         recalled = self._workers.at(Stage.RECALLED)
         return bool(self._outliers.unjudged or self._updates.with_more_to_do(recalled))
 
-    def let_in_if_none_computes(self, now_s: float) -> list[Decision]:
-        """Let in those that have been barred for longest, where no step would come otherwise."""
+    def readmit_if_none_computes(self, now_s: float) -> list[Decision]:
+        """Readmit the workers or clients barred for longest, if no step would come otherwise."""
         stands_still = (
             not self._updates.closed
             and self._workers.at(*BESIDE_THE_PACE)
             and not self._workers.at(Stage.IN)
-            and not self.may_let_in
-            # Where a worker has made all its updates, barred ones stay out to the end.
+            and not self.may_readmit
+            # Once a worker has made all its updates, barred ones stay out to the end.
             and not self._updates.done
         )
         if not stands_still:
             return []
         among = self._workers.at(Stage.BARRED, Stage.RECALLED) if self._clients is None else None
-        return self._let_in(self._judge.eldest(among), now_s)
+        return self._readmit(self._judge.eldest(among), now_s)

@@ -1,28 +1,31 @@
 """Groups of workers, which the pace knows as one worker each. Pure.
 
 Workers move in groups: under a barrier all together, in a forest those of each tree, else each
-alone. A group's updates become part of the model in one step, and its workers go on together. The
-pace knows a group by the name of its first worker, its *lead*, which may itself be lost.
+alone. A group's updates become part of the model in one step, and its workers get permissions
+together. The pace knows a group by its first worker, its *lead*, which may itself be lost.
 
-A group is at one stage at a time, and :data:`TABLE` has every change that there is::
+A group is at one stage at a time. :data:`TABLE` lists every change of stage::
 
     out ──joins──▶ waiting ──proceeds──▶ computing ──gives up──▶ giving up
      ▲                │ ◀────pushes──────────┘                       │
      │                └─rests──▶ resting ◀──────────rests────────────┘
      └──leaves── from every other stage
 
-- **Out**: the pace does not know it. It has no members, or the one that it has is barred or idle.
-- **Waiting** and **computing**: the pace knows it, and has it wait or proceed.
+- **Out**: the pace does not know the group. It has no members, or its only one is barred or idle.
+- **Waiting** and **computing**: the pace knows the group, and has it wait or proceed.
 - **Giving up**: its way to the servers is broken, so it has left the pace. It rests once its
-  workers have asked to go on after each update that was given up.
-- **Resting**: nothing of it is under way, and it is out of the pace until new groups are formed.
+  workers have asked to proceed after each update that was given up.
+- **Resting**: it has no update under way, and is out of the pace until new groups are formed.
 
-A group that is to change rests when the pace would permit an update. A group that was to change
-may be kept after all, and joins the pace again as it is.
+A group that is to change rests at its next permission. It may be kept after all, and then joins
+the pace again as it is.
 
-**Epochs.** A group's sums hold the updates of its members and no others. Each change of members,
-and all else that makes sums void, begins an epoch of the group. Sites take all workers of a plan's
-group for its members in epoch 0.
+**Epochs.** A group's sums hold the updates of its members and no others. A change of members, and
+anything else that voids sums, begins an epoch of the group. In epoch 0, sites take all workers of a
+plan's group for members.
+
+What must never happen: a sum with a lost worker's update counts (its epoch is over), or a group
+gets permissions while the pace does not know it.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from anabranch.scheduler._stages import Stages
 
 
 class Stage(Enum):
-    """How far a group is."""
+    """The stages of a group's life."""
 
     OUT = "out"
     WAITING = "waiting"
@@ -44,7 +47,7 @@ class Stage(Enum):
 
 
 class Happens(Enum):
-    """What can happen to a group."""
+    """The events of a group's life."""
 
     JOINS = "joins the pace"
     PROCEEDS = "may proceed"
@@ -62,24 +65,24 @@ TABLE: dict[Stage, dict[Happens, Stage]] = {
     S.GIVING_UP: {H.RESTS: S.RESTING, H.LEAVES: S.OUT},
     S.RESTING: {H.JOINS: S.WAITING, H.LEAVES: S.OUT},
 }
-"""What each thing that happens to a group at a stage makes of it."""
+"""For each stage, the events that are possible there and the stage that each leads to."""
 
 IN_THE_PACE = frozenset({S.WAITING, S.COMPUTING})
 """Stages of groups that the pace knows."""
 
 
 class Groups:
-    """The groups that there are, by their leads.
+    """The present groups, by their leads.
 
     Args:
-        groups: each one's workers.
+        groups: the workers of each.
         adds_up: whether a group's updates are added up on their way.
 
     Attributes:
         adds_up: see above.
         stages: of the groups, by their leads.
-        lead_of: by worker of any group, its group's lead; workers that are lost are in it too.
-        epochs: by lead, how many epochs its group has begun.
+        lead_of: by worker, the lead of its group; lost workers of a group are in it, too.
+        epochs: by lead, the number of the group's present epoch.
     """
 
     def __init__(self, groups: Iterable[Collection[int]], adds_up: bool) -> None:
@@ -93,7 +96,7 @@ class Groups:
             self.form(min(group), sorted(group), sorted(group), 0)
 
     def __getitem__(self, lead: int) -> KeysView[int]:
-        """Return the members of a group, as they are; there may be none."""
+        """Return the present members of a group, in a view; there may be none."""
         return self._members[lead].keys()
 
     def __contains__(self, lead: object) -> bool:
@@ -105,7 +108,7 @@ class Groups:
         return tuple(self._members)
 
     def all_of(self, lead: int) -> list[int]:
-        """Return a group's workers, with those that are no members at the moment."""
+        """Return a group's workers, lost ones included."""
         return [worker for worker, first in self.lead_of.items() if first == lead]
 
     # --- members
@@ -115,9 +118,9 @@ class Groups:
 
         Args:
             lead: its name.
-            workers: all that are to be in it.
-            members: those of them that are there.
-            epoch: its first; 0 if all are members and know of it.
+            workers: of the group.
+            members: the workers that are members from the start.
+            epoch: the first epoch; 0 if all workers are members, as sites assume.
         """
         self._members[lead] = dict.fromkeys(members)
         self.stages.put(lead, Stage.OUT)
@@ -125,19 +128,19 @@ class Groups:
         self.epochs[lead] = epoch
 
     def add(self, worker: int) -> None:
-        """Let a worker be a member of its group."""
+        """Make a worker a member of its group."""
         self._members[self.lead_of[worker]][worker] = None
 
     def remove(self, worker: int) -> None:
-        """Let a worker be a member of its group no more."""
+        """Remove a worker from the members of its group."""
         del self._members[self.lead_of[worker]][worker]
 
     def set_members(self, lead: int, members: Iterable[int]) -> None:
-        """Let these be a group's members."""
+        """Set a group's members."""
         self._members[lead] = dict.fromkeys(members)
 
     def begin_epoch(self, lead: int) -> None:
-        """Void what is under way of a group's sums."""
+        """Void the sums of a group that are under way."""
         self.epochs[lead] += 1
 
     # --- change
@@ -148,15 +151,15 @@ class Groups:
         return sorted(self.stages.at(Stage.RESTING))
 
     def is_to_change(self, lead: int | None) -> bool:
-        """Return whether a group is to change; None for the group of a worker that has none."""
+        """Return whether a group is to change; False for None, the lead of a worker in no group."""
         return lead in self._to_change
 
     def mark(self, lead: int) -> None:
-        """Let a group be one that is to change."""
+        """Mark a group as one that is to change."""
         self._to_change.add(lead)
 
     def change_all_but(self, kept: Iterable[int]) -> None:
-        """Let all groups be to change but some, by their leads."""
+        """Mark all groups as ones that are to change, but those with these leads."""
         self._to_change = self._members.keys() - {*kept}
 
     @property
@@ -165,7 +168,7 @@ class Groups:
         return sorted(self._to_change)
 
     def dissolve_changing(self) -> None:
-        """Remove the groups that are to change; their workers are in none from then on."""
+        """Remove the groups that are to change; their workers are in no group then."""
         for lead in self._to_change:
             del self._members[lead], self.epochs[lead]
             self.stages.remove(lead)

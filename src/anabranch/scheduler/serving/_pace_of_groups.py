@@ -1,12 +1,11 @@
-"""The pace, told of groups, and its steps with the updates' own names. Pure.
+"""The pace, told of groups, and its steps in the updates' own names. Pure.
 
-A pace knows a group as one worker, and counts what it is told of: its name for an update is how
-many times that group has pushed. Ours is the number that the workers gave it. The two differ once
-an update was lost, or several were given up and pushed at once. So each push is written down, and a
-step comes back with our names.
+A pace knows a group as one worker. Its name for an update is the number of the group's pushes so
+far. Ours is the number that the workers gave it. The two differ once an update was lost, or several
+were given up and pushed at once. So each push is noted here, and a step comes back in our names.
 
-A pushed update stays here until a step settles it: applied or discarded, each exactly once.
-The ledger asserts that, and the pace's staleness bound.
+A pushed update stays here until a step settles it: applied or discarded, each exactly once. The
+ledger asserts that, and the pace's staleness bound.
 
 Where workers compute ahead, the update after a discarded one was computed on a model as old. The
 pace does not know that, so both are discarded here.
@@ -28,9 +27,9 @@ class Settled:
     """A step that has been taken, and the updates that it settles.
 
     Args:
-        step: with our names.
-        before: the version of the model before it.
-        applied: its updates, with what each had missed.
+        step: in our names.
+        before: the version of the model before the step.
+        applied: the updates that it applies, each with the pushed updates of the group.
         discarded: updates that never become part of the model, by worker.
     """
 
@@ -44,9 +43,9 @@ class PaceOfGroups:
     """A pace's rule and its ledger, for groups.
 
     Args:
-        pace: its parameters.
-        ahead: how many further updates a worker may compute before it gets the model that has its
-            latest one.
+        pace: the parameters of the pace.
+        ahead: how many more updates a worker may compute before it gets the model with its latest
+            one.
     """
 
     def __init__(self, pace: Pace, ahead: int) -> None:
@@ -59,12 +58,12 @@ class PaceOfGroups:
 
     @property
     def due_s(self) -> float:
-        """When to look next; infinite where nothing depends on time alone."""
+        """When to look next; infinite if nothing depends on time alone."""
         return self._rule.due_s
 
     @property
     def version(self) -> int:
-        """How many steps have changed the model."""
+        """The number of steps that have changed the model."""
         return self._ledger.version
 
     def join(self, lead: int, now_s: float) -> list[Step]:
@@ -121,7 +120,7 @@ class PaceOfGroups:
         return [replace(step, apply=ours(step.apply), discard=ours(step.discard)) for step in steps]
 
     def _without_late(self, step: Step) -> Step:
-        """Discard what comes after an update that was discarded, on a model as old."""
+        """Discard the updates computed after a discarded one, on a model as old."""
         late = tuple(update for update in step.apply if self._ledger.is_late(update))
         apply = tuple(update for update in step.apply if update not in late)
         return replace(step, apply=apply, discard=(*step.discard, *late))

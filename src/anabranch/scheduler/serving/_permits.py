@@ -1,9 +1,9 @@
-"""What a permission to compute says: which update, how large a batch, for which client. Pure.
+"""The contents of a permission: which update, how large a batch, for which client. Pure.
 
-A worker that may go on is let compute as many updates as are left and as it may have under way.
-Each permission says whether the model comes for it, how many samples its batch has, and, where
-workers stand for clients, for which client it is. Where no client is free there is no permission.
-A client is free again once its update is settled, so updates are settled before clients are drawn.
+A worker that may proceed gets permissions for as many updates as are left and as it may have under
+way. Each says whether the worker pulls the model, how many samples its batch has, and, if workers
+stand for clients, the client. Without a free client there is no permission. A client is free again
+once its update is settled, so updates are settled before clients are drawn.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Permits:
     Args:
         updates: of all workers.
         load: sizes the batches.
-        clients: that workers stand for; None where each stands for itself.
-        outliers: whose updates are judged; None where none are.
+        clients: that workers stand for; None if each stands for itself.
+        outliers: judges updates; None if the merge rule has no filter.
         look_every_s: the first worker that pulls the model after each so many seconds evaluates it;
-            None where the permissions have no say in that.
+            None if permissions do not say so.
     """
 
     def __init__(
@@ -42,18 +42,18 @@ class Permits:
         self._clients = clients
         self._outliers = outliers
         self._look_every_s = look_every_s
-        self._look_s = 0.0  # when to look at the model next
+        self._look_s = 0.0  # when a worker is to evaluate the model next
 
     @property
     def has_client(self) -> bool:
-        """Whether there is a client that a worker may compute for, if it stands for many."""
+        """Whether a client is free, if workers stand for clients."""
         return self._clients is None or self._clients.has_one(self._updates.settled)
 
     def permit(self, worker: int, version: int, now_s: float) -> list[Permission]:
-        """Let a worker compute what it may, after a step of the model.
+        """Return a worker's permissions after a step of the model.
 
         Args:
-            worker: which.
+            worker: the worker.
             version: of the model.
             now_s: the time.
         """
@@ -76,14 +76,14 @@ class Permits:
         return self._clients.draw(update, now_s, unjudged.values(), self._updates.settled)
 
     def _looks(self, version: int, now_s: float) -> bool:
-        """Return whether it is time to evaluate the model; if so, it is not until the next time."""
+        """Return whether it is time to evaluate the model; if so, set the next time."""
         if self._look_every_s is None or now_s < self._look_s or not version:
             return False
         self._look_s = (now_s // self._look_every_s + 1) * self._look_every_s
         return True
 
     def settle(self, applied: Sequence[Update], discarded: Sequence[Update]) -> None:
-        """Free the clients whose updates are settled; those that are applied are to be judged."""
+        """Free the clients of settled updates, and queue the applied ones for judgement."""
         clients, outliers = self._clients, self._outliers
         if clients is not None:
             for update in discarded:

@@ -1,17 +1,17 @@
-"""How groups are formed anew while a run goes on. Pure.
+"""How groups are formed anew during a run. Pure.
 
-1. **New groups are wanted.** Groups that stay as they are go on. Each other group makes no further
-   update: it rests, once its updates are settled.
-2. **All that are to change are at rest.** The scheduler tells all sites of the new groups.
-3. **All sites know of them.** The new groups join the pace. Each goes on with the update after the
+1. **New groups are wanted.** Groups that stay as they are continue. Each other group begins no
+   further update: it rests, once its updates are settled.
+2. **All groups that are to change are at rest.** The scheduler tells all sites of the new groups.
+3. **All sites know them.** The new groups join the pace. Each continues with the update after the
    latest that one of its workers has made. A worker that was lost and is back is in from then on.
 
-A group whose way to the servers led through a site that was lost cannot end its iteration. It gives
-up what is under way: the servers discard it, and the group rests once its workers have asked to go
-on. What was complete before counts.
+A group whose way to the servers led through a lost site cannot end its iteration. It gives up its
+updates under way: the servers discard them, and the group rests once its workers have asked to
+proceed. Updates that were complete before count.
 
-What must never happen: a group that is to change goes on, or a worker that is back is in no group
-and is not known to be homeless.
+What must never happen: a group that is to change gets a permission, or a worker that is back is in
+no group and is not known to be homeless.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from anabranch.scheduler.serving._workers import Stage, Workers
 
 
 class Regrouping:
-    """Lets groups come to rest, and forms others of their workers.
+    """Brings groups to rest, and forms others of their workers.
 
     Args:
         stepping: tells the pace.
         updates: of all workers.
-        workers: their lives.
-        groups: that are there.
+        workers: the stages of the workers.
+        groups: the present groups.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class Regrouping:
         self._wanted: tuple[tuple[int, ...], ...] | None = None
 
     def want(self, groups: Sequence[tuple[int, ...]], kept: Iterable[int]) -> None:
-        """Let groups that are to change come to rest, each when it would go on.
+        """Bring the groups that are to change to rest, each at its next permission.
 
         Args:
-            groups: those that there are to be, in rising order each; workers in none are out.
+            groups: the wanted groups, each in rising order; a worker in none of them is out.
             kept: the leads of groups that stay as they are.
         """
         self._wanted = tuple(groups)
@@ -60,7 +60,7 @@ class Regrouping:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether new groups can be formed: of all that are to change nothing is under way."""
+        """Whether new groups can be formed: no group that is to change has updates under way."""
         return self._wanted is not None and all(
             self._groups.stages[lead] is GroupStage.RESTING
             for lead in self._groups.changing
@@ -68,12 +68,12 @@ class Regrouping:
         )
 
     def next_update(self, group: Iterable[int]) -> int:
-        """Return the number of the update that workers at rest go on with as a group."""
+        """Return the number of the update with which workers at rest continue as a group."""
         with_more = self._updates.with_more_to_do(group)
         return 1 + max((self._updates.made[worker] for worker in with_more), default=0)
 
     def form(self, now_s: float) -> list[Decision]:
-        """Let the new groups begin, which all sites know of."""
+        """Form the wanted groups, of which all sites know, and let them join the pace."""
         assert self._wanted is not None
         assert self.is_at_rest
         stays = [lead for lead in self._groups.resting if not self._groups.is_to_change(lead)]
@@ -103,7 +103,8 @@ class Regrouping:
         with_more = self._updates.with_more_to_do(group)
         is_out = Stage.OUT, Stage.LATE
         members = [each for each in with_more if self._workers[each] not in is_out]
-        # Sites take all to be members, and one that is back awaits to hear that it is one.
+        # In epoch 0, sites take all workers of a group for members. A worker that is back waits for
+        # an epoch that names it, so a group with one begins with epoch 1.
         epoch = 0 if all(map(self._workers.is_member, group)) else 1
         for worker in members:
             self._updates.resume(worker, first - 1)
@@ -113,10 +114,10 @@ class Regrouping:
     # --- a broken way
 
     def give_up(self, lead: int, now_s: float) -> list[Decision]:
-        """Let a group whose way to the servers is broken leave the pace; it is to change."""
+        """Take a group whose way to the servers is broken out of the pace; it is to change."""
         self._groups.mark(lead)
         if self._groups.stages[lead] is not GroupStage.COMPUTING:
-            return []  # what it has made is complete
+            return []  # its updates are complete
         self._groups.stages.happens(ToGroup.GIVES_UP, lead)
         of_each = [self._updates.give_up(worker) for worker in self._groups[lead]]
         given_up = Decision(
@@ -131,9 +132,9 @@ class Regrouping:
         return [given_up, *left, *self.rest_if_all_asked(lead, now_s)]
 
     def rest_if_all_asked(self, lead: int, now_s: float) -> list[Decision]:
-        """Let a group rest that gives up what is under way, once its workers have asked to go on.
+        """Bring a group to rest that gives up updates, once its workers have asked to proceed.
 
-        Where that was the last that they had to do, they have finished.
+        If these were their last updates, the workers have finished.
         """
         members = [*self._groups[lead]]
         if self._groups.stages[lead] is not GroupStage.GIVING_UP:

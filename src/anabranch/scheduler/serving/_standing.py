@@ -1,6 +1,6 @@
-"""What a scheduler's parts may ask of the books of a served model. Pure.
+"""The state of a served model's books, for the other parts of a scheduler. Pure.
 
-Nothing here changes the books. Each answer holds until the next event that the books are told.
+Nothing here changes the books. Each answer holds until the next event.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from anabranch.scheduler.serving._workers import BESIDE_THE_PACE, MEMBERS, Stage
 
 
 class Standing:
-    """How a run's updates, workers and groups stand.
+    """The state of a run's updates, workers and groups.
 
     Args:
         updates: of all workers.
-        workers: their lives.
-        groups: that they are in.
-        pace: what takes the steps.
-        regrouping: of groups that are formed anew.
-        barring: of outliers; None where none are barred.
-        clients: that workers stand for; None where each stands for itself.
+        workers: the stages of the workers.
+        groups: the present groups.
+        pace: takes the steps of the model.
+        regrouping: forms groups anew.
+        barring: bars outliers; None if the merge rule has no filter.
+        clients: that workers stand for; None if each stands for itself.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Standing:
 
     @property
     def epochs(self) -> dict[int, int]:
-        """By each group's first, how many epochs its sums have begun."""
+        """By lead, the number of the group's present epoch."""
         return self._groups.epochs
 
     @property
@@ -64,20 +64,20 @@ class Standing:
         return tuple(tuple(self._groups[lead]) for lead in self._groups.leads)
 
     def left_of(self, group: Iterable[int]) -> tuple[int, ...]:
-        """Return those of some workers that are members, or are back and about to be."""
+        """Return the ones of some workers that are members or are returning."""
         here = {*MEMBERS, Stage.RETURNING}
         return tuple(worker for worker in group if self._workers[worker] in here)
 
     @property
     def under_way(self) -> int:
-        """The latest update that a worker was let compute."""
+        """The largest number of an update that a worker had permission for."""
         return self._updates.latest
 
     def sums_of(self, lead: int) -> tuple[tuple[int, ...], int]:
         """Return the members in a group's present sums, and the number of their updates there.
 
         Args:
-            lead: the group's first worker.
+            lead: of the group.
         """
         workers = tuple(self._groups[lead])
         made = max(self.made(worker) for worker in self._groups.all_of(lead))
@@ -85,11 +85,11 @@ class Standing:
         return workers, made + is_next
 
     def made(self, worker: int) -> int:
-        """Return how many updates a worker was let compute."""
+        """Return how many updates a worker had permission for."""
         return self._updates.made.get(worker, 0)
 
     def stalls(self) -> list[Stall]:
-        """Return each worker that computes while another one waits to go on."""
+        """Return each worker that computes while another one waits for its permission."""
         computing = [*self._updates.computing()]
         waiting = {*self._workers.at(Stage.IN)} - {worker for worker, _ in computing}
         if not waiting:
@@ -105,71 +105,71 @@ class Standing:
 
     @property
     def workers(self) -> tuple[int, ...]:
-        """Which sites compute, of those that are members of a group."""
+        """The workers that are members of a group."""
         return tuple(self._workers.at(*MEMBERS))
 
     @property
     def is_over(self) -> bool:
-        """Whether no worker is in, nor is about to be.
+        """Whether no worker is in, and none may come in again.
 
-        Workers that are back count if groups to be formed may take them in; barred ones, if a
-        verdict that is still to come may let them in again.
+        A returning worker may, if its group is to change. A barred one may, if a verdict that is
+        still due can readmit it.
         """
         waiting = [
             worker
             for worker in self._workers.at(Stage.RETURNING)
             if self._groups.is_to_change(self._groups.lead_of.get(worker))
         ]
-        may_be_let_in = (
+        may_be_readmitted = (
             self._barring is not None
             and not self._updates.closed
             and self._workers.at(*BESIDE_THE_PACE)
-            and self._barring.may_let_in
+            and self._barring.may_readmit
         )
         here = self._workers.at(Stage.IN, Stage.HOMELESS)
-        return not (here or may_be_let_in or self._updates.with_more_to_do(waiting))
+        return not (here or may_be_readmitted or self._updates.with_more_to_do(waiting))
 
     @property
     def barred(self) -> tuple[int, ...]:
-        """Which workers are barred, and have not made all their updates."""
+        """The workers that are barred and have not made all their updates."""
         barred = self._workers.at(Stage.BARRED, Stage.RECALLED)
         return tuple(self._updates.with_more_to_do(barred))
 
     @property
     def idle(self) -> tuple[int, ...]:
-        """Which workers have no client, as too many are barred, and updates to make."""
+        """The workers that have updates to make and no client, since too many are barred."""
         return tuple(self._updates.with_more_to_do(self._workers.at(Stage.IDLE)))
 
     @property
     def homeless(self) -> list[int]:
-        """Which workers are back, and in no group."""
+        """The workers that are back and in no group."""
         return self._workers.at(Stage.HOMELESS)
 
     @property
     def done(self) -> tuple[int, ...]:
-        """The workers that were let compute all that they are to."""
+        """The workers that had permission for all their updates."""
         return self._updates.done
 
     @property
     def version(self) -> int:
-        """How many steps have changed the model."""
+        """The number of steps that have changed the model."""
         return self._pace.version
 
     @property
     def size(self) -> int:
-        """How many workers there are, whatever their stage."""
+        """The number of workers, whatever their stage."""
         return len(self._workers.all)
 
     @property
     def welcome(self) -> int:
-        """How many clients are registered and not barred; 0 where workers stand for themselves."""
+        """The number of clients that are not barred; 0 if workers stand for themselves."""
         return 0 if self._clients is None else self._clients.welcome
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether new groups can be formed: of all that are to change nothing is under way."""
+        """Whether new groups can be formed: no group that is to change has updates under way."""
         return self._regrouping.is_at_rest
 
     def next_update(self, group: Iterable[int]) -> int:
-        """Return the update with which workers at rest go on as a group; done ones do not count."""
+        """Return the number of the update with which workers at rest continue as a group."""
         return self._regrouping.next_update(group)

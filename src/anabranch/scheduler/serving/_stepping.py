@@ -1,11 +1,11 @@
 """How a pace's steps become decisions: permissions, and the workers and groups that leave. Pure.
 
-A step settles updates first, so that their clients are free. Then each group that
-may proceed does one of four things:
+A step settles updates first, so that their clients are free. Then each group that may proceed does
+one of four things:
 
 - it *rests*, if it is to change and has updates to make;
 - it is *idle*, if it has updates to make and no client is free;
-- it computes: workers that are back come in with this iteration, and each gets its permissions;
+- it *computes*: returning workers are in from this iteration on, and each gets its permissions;
 - it *finishes*, if it has made all its updates.
 
 First all steps of the pace's answer are taken. Then groups that rest, are idle or finish leave the
@@ -35,10 +35,10 @@ class Stepping:
     Args:
         pace: the pace.
         updates: of all workers.
-        workers: their lives.
-        groups: that they are in.
-        permits: what workers are let compute.
-        weights: what updates weigh.
+        workers: the stages of the workers.
+        groups: the present groups.
+        permits: writes permissions.
+        weights: returns the factors of steps.
         load: sizes the batches.
     """
 
@@ -62,10 +62,10 @@ class Stepping:
 
     @property
     def version(self) -> int:
-        """How many steps have changed the model."""
+        """The number of steps that have changed the model."""
         return self._pace.version
 
-    # --- what the pace is told
+    # --- events for the pace
 
     def join(self, lead: int, now_s: float) -> tuple[Decision, ...]:
         """Let a group and its members join the pace."""
@@ -79,12 +79,12 @@ class Stepping:
         if push is None:
             return None
         if push.is_given_up and self._groups.adds_up:
-            self._groups.begin_epoch(lead)  # its sums are never whole
+            self._groups.begin_epoch(lead)  # its present sums will never be complete
         self._groups.stages.happens(ToGroup.PUSHES, lead)
         return self._take(self._pace.push(lead, push.by_number, now_s, push.compute_s), now_s)
 
     def leave_pace(self, lead: int, now_s: float) -> tuple[Decision, ...]:
-        """Let a group leave the pace; its stage says why already."""
+        """Tell the pace that a group leaves; the caller has set the group's stage."""
         has_finished = not self._updates.are_left_after(self._updates.made[lead])
         return self._take(self._pace.leave(lead, now_s, has_finished), now_s)
 
@@ -93,7 +93,7 @@ class Stepping:
         return self._take(self._pace.look(now_s), now_s)
 
     def remove(self, why: ToWorker, worker: int, now_s: float) -> tuple[Decision, ...]:
-        """Put a member out; its group leaves the pace with the last one."""
+        """Put a member out; the last member takes its group out of the pace."""
         lead = self._groups.lead_of[worker]
         self._workers.happens(why, worker)
         self._groups.remove(worker)
@@ -103,13 +103,13 @@ class Stepping:
         return self.put_out(lead, now_s)
 
     def put_out(self, lead: int, now_s: float) -> tuple[Decision, ...]:
-        """Put a group out, of the pace too if it is known there."""
+        """Put a group out; if the pace knows the group, it leaves the pace."""
         is_known = self._groups.stages[lead] in IN_THE_PACE
         if self._groups.stages.may(lead, ToGroup.LEAVES):
             self._groups.stages.happens(ToGroup.LEAVES, lead)
         return self.leave_pace(lead, now_s) if is_known else ()
 
-    # --- what follows
+    # --- steps of the pace
 
     def _take(self, steps: Sequence[Step], now_s: float) -> tuple[Decision, ...]:
         decisions: list[Decision] = []
@@ -160,12 +160,12 @@ class Stepping:
         return tuple(merged)
 
     def _is_to_rest(self, lead: int) -> bool:
-        """Return whether a group that may go on is to change instead; not if it has made all."""
+        """Return whether a group that may proceed is to rest instead, since it is to change."""
         made = max(self._updates.made[worker] for worker in self._groups[lead])
         return self._groups.is_to_change(lead) and self._updates.are_left_after(made)
 
     def _is_to_idle(self, lead: int) -> bool:
-        """Return whether a worker that may go on has updates to make, and no client for them."""
+        """Return whether a worker that may proceed has updates to make and no client for them."""
         made = self._updates.made[lead]
         return self._updates.are_left_after(made) and not self._permits.has_client
 
@@ -181,14 +181,14 @@ class Stepping:
         return permissions
 
     def _abandoned(self, leads: Sequence[int]) -> tuple[Update, ...]:
-        """Give up what is under way of groups that abandon it; return the last of each worker."""
+        """Give up the updates under way of groups that abandon them; return each worker's last."""
         workers = chain.from_iterable(self._groups[lead] for lead in leads)
         return tuple(chain.from_iterable(self._updates.give_up(worker)[-1:] for worker in workers))
 
-    # --- workers that are back
+    # --- workers come back
 
     def _take_back(self, lead: int) -> None:
-        """Take in the workers that wait for a group's next update, which begins now."""
+        """Take in the returning workers of a group, whose next update begins now."""
         returning = self._workers.at(Stage.RETURNING)
         back = [each for each in returning if self._groups.lead_of.get(each) == lead]
         if not back:
@@ -203,7 +203,7 @@ class Stepping:
         self._workers.take_in(back)
 
     def begin_anew(self, lead: int, now_s: float) -> tuple[Decision, ...]:
-        """Let a group that has lost all its members join again, with those that are back."""
+        """Restart a group that lost every worker, with those that rejoined."""
         if self._groups.is_to_change(lead):
             return ()
         self._take_back(lead)

@@ -1,7 +1,7 @@
-"""What a group's step is multiplied by, as the run's merge rule weighs its updates. Pure.
+"""The factor of a group's step, by which the run's merge rule weighs its updates. Pure.
 
-A rule that weighs by data counts the samples that workers hold. Workers push with that weight
-already, so the factor of the step leaves it out.
+If a rule weighs by data, workers push with the weight of their samples already, so the factor of
+the step leaves that weight out.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from anabranch.scheduler.serving._updates import Pushed
 
 
 class Weights:
-    """A merge rule, and how many samples each worker holds: one, if it has not said so.
+    """A merge rule, and the samples of each worker; a worker that tells none counts as one sample.
 
     Args:
         merge: the rule.
-        workers: which sites compute.
+        workers: the sites that compute.
     """
 
     def __init__(self, merge: AnyMerge, workers: Iterable[int]) -> None:
@@ -25,15 +25,15 @@ class Weights:
         self._samples = dict.fromkeys(workers, 1)
 
     def holds(self, worker: int, samples: int) -> None:
-        """Take note of how many samples a worker trains on, before the run begins."""
+        """Note the number of samples that a worker holds, before the run begins."""
         self._samples[worker] = samples
 
     def factor(self, pushed: Pushed, version: int) -> float | None:
-        """Return what a group's step is multiplied by; None where no rule weighs updates.
+        """Return the factor of a group's step; None if the merge rule is the plain mean.
 
         Args:
             pushed: the group's updates.
-            version: of the model that the step changes.
+            version: of the model before the step.
         """
         if isinstance(self._merge, Mean):
             return None

@@ -1,23 +1,27 @@
 """The life of each worker in the pace's books. Pure.
 
-A worker is at one stage at a time, and :data:`TABLE` has every change that there is: what happens
-to a worker at a stage takes it to the next one, and what the table lacks cannot happen.
+A worker is at one stage at a time. :data:`TABLE` lists every change of stage; an event that the
+table lacks at a stage is a bug of the scheduler, and raises an error::
 
-- **A worker is in** while it computes or may be let compute, until it has made all its updates or
-  is lost. Both put it out; a worker with updates left may come back, as another process.
-- **A worker that is back** is in at once where it moves alone. In a group that adds up, all workers
-  make the same update at a time: it *returns*, and is in from the group's next update on. If its
-  group exists no more it is *homeless* until groups are formed that have it.
-- **An outlier is barred** where workers stand for themselves: it leaves the pace. Once the judge
-  lets it in again it is *recalled*, and is in as soon as it has asked to go on after each update
-  that it abandoned. If it is lost while it is barred, it comes back barred.
-- **A worker is idle** where workers stand for clients and too many clients are barred: it leaves
-  the pace until a client is free.
-- **A run that stops** takes no worker in any more. One that is back by then is *late*, and gets the
-  last model with its group.
+    in ──is lost, or has made all its updates──▶ out ──comes back──▶ in, returning or homeless
+     │ ──is barred──▶ barred ──is recalled──▶ recalled ──has asked to proceed──▶ in
+     └ ──has no client──▶ idle ──a client is free──▶ in
 
-Whether the pace lets a worker compute at the moment is its group's stage (`groups`), and which of
-its updates are under way is known to `updates`.
+- **In**: the worker computes, or may get a permission. It is out once it has made all its updates
+  or is lost. A lost worker with updates left may come back, as another process.
+- **Returning**: the worker is back in a group that adds up, whose workers make the same update at a
+  time. It is in from the group's next update on. A worker that moves alone is in at once.
+- **Homeless**: the worker is back and its group does not exist any more. It waits for new groups.
+- **Barred**: an outlier, where workers stand for themselves. It leaves the pace. If it is lost, it
+  comes back barred.
+- **Recalled**: the judge readmits the worker. It is in once it has asked to proceed after each
+  update that it abandoned.
+- **Idle**: the worker stands for clients, and too many of these are barred. It leaves the pace
+  until a client is free.
+- **Late**: the worker was back as the run stopped. It gets the final model with its group.
+
+Whether the pace lets a worker compute at the moment is its group's stage (`_groups`). Its updates
+under way are known to `_updates`.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from anabranch.scheduler._stages import Stages
 
 
 class Stage(Enum):
-    """How far a worker is in its life."""
+    """The stages of a worker's life."""
 
     OUT = "out"
     IN = "in"
@@ -42,7 +46,7 @@ class Stage(Enum):
 
 
 class Happens(Enum):
-    """What can happen to a worker."""
+    """The events of a worker's life."""
 
     IS_TAKEN_IN = "is taken in"
     HAS_FINISHED = "has made all its updates"
@@ -83,7 +87,7 @@ TABLE: dict[Stage, dict[Happens, Stage]] = {
     S.HOMELESS: {H.IS_TAKEN_IN: S.IN, H.IS_LOST: S.OUT, H.RUN_STOPS: S.LATE},
     S.LATE: {H.IS_LOST: S.OUT},
 }
-"""What each thing that happens to a worker at a stage makes of it."""
+"""For each stage, the events that are possible there and the stage that each leads to."""
 
 MEMBERS = (S.IN, S.IDLE, S.BARRED, S.RECALLED)
 """Stages of workers that are members of a group."""
@@ -93,22 +97,22 @@ BESIDE_THE_PACE = (S.IDLE, S.BARRED, S.RECALLED)
 
 
 class Workers(Stages[Stage, Happens]):
-    """The stages of all workers, which are in at first.
+    """The stages of all workers; the first one is *in*.
 
     Args:
-        workers: which sites compute.
+        workers: the sites that compute.
     """
 
     def __init__(self, workers: Iterable[int]) -> None:
         super().__init__("worker", TABLE, workers, Stage.IN)
 
     def __getitem__(self, worker: int) -> Stage:
-        """Return the stage of a site; one that computes nothing is out."""
+        """Return the stage of a site; a site that computes nothing is *out*."""
         return self._stages.get(worker, Stage.OUT)
 
     @property
     def all(self) -> Collection[int]:
-        """Which sites compute, whatever their stage."""
+        """The sites that compute, whatever their stage."""
         return self._stages.keys()
 
     def is_member(self, worker: int) -> bool:
@@ -116,5 +120,5 @@ class Workers(Stages[Stage, Happens]):
         return self[worker] in MEMBERS
 
     def take_in(self, workers: Iterable[int]) -> None:
-        """Take in those of some workers that are not in."""
+        """Take in the ones of some workers that are not in."""
         self.happens(H.IS_TAKEN_IN, *(each for each in workers if self[each] is not S.IN))
