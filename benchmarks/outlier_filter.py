@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn import functional
 
 import common
-from anabranch.flower._federation import Arrays, Federation, Heard
+from anabranch.flower._federation import Arrays, Federation, Outcome
 from anabranch.merge import OutlierFilter
 from anabranch.pace import FlR2sp
 from anabranch_lab.tasks.kinds import load_task
@@ -122,8 +122,8 @@ def run(rule: OutlierFilter, alpha: float, ratio: float, bad: str, seed: int) ->
     pulled: dict[int, Arrays] = {}
     now_s = 0.0
 
-    def follow(heard: Heard) -> None:
-        for node in heard.goes_on:
+    def follow(outcome: Outcome) -> None:
+        for node in outcome.receivers:
             takes_s = len(clients[node].labels) * (1 + SPEED_JITTER * rng.uniform(-1, 1))
             pulled[node] = federation.arrays
             heapq.heappush(coming, (now_s + takes_s, node))

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from anabranch.flower._conversation import Conversation, NoNodesLeft, Then
+from anabranch.flower._conversation import Conversation, NoNodesLeft, Output
 from anabranch.flower._federation import Federation
 from anabranch.merge import AnyMerge, Mean, OutlierFilter
 from anabranch.pace import AnyPace, FedBuff, FlR2sp
@@ -38,11 +38,11 @@ class Talk:
         self._times = Counter[int]()
         self.there(*nodes, at_s=0.0)
 
-    def do(self, then: Then, at_s: float) -> list[str]:
+    def do(self, output: Output, at_s: float) -> list[str]:
         """Send what is to be sent; return the messages."""
-        self.lines += [line.text for line in then.lines]
+        self.lines += [line.text for line in output.lines]
         new = []
-        for node in then.send:
+        for node in output.send:
             assert not any(out.startswith(f"{node}-") for out in self.of.out)
             self._times[node] += 1
             new.append(f"{node}-{self._times[node]}")
@@ -209,8 +209,8 @@ def test_a_run_without_nodes_that_may_take_part_ends() -> None:
 def test_a_node_that_takes_no_message_is_gone_on_without() -> None:
     talk = Talk(ONE_GROUP, (1, 2))
     talk.returned("1-1", 6.0, 1.0)
-    then = talk.of.returned("2-1", model(6.0), 10, 1.0)
-    assert then.send == (1, 2)
+    output = talk.of.returned("2-1", model(6.0), 10, 1.0)
+    assert output.send == (1, 2)
     talk.of.sent(1, "1-2", 1.0)
     assert talk.do(talk.of.unsent(2, 1.0), 1.0) == []
     assert talk.lines[-1] == "node 2 takes no message; the others go on without it"

@@ -27,11 +27,11 @@ def test_two_groups_go_half_of_the_way_in_turn() -> None:
     federation = Federation(FlR2sp(groups=2, fraction=1.0, relaxation=0.0), Mean(), arrays(0.0))
     nodes = (70, 50, 90, 11)
     for node in nodes:
-        assert federation.joined(node, 0.0).goes_on == (node,)
-    assert federation.returned(70, arrays(1.0), 10, 1.0).goes_on == ()
-    heard = federation.returned(90, arrays(4.0), 30, 2.0)
-    assert heard.applied == (70, 90)
-    assert sorted(heard.goes_on) == [70, 90]
+        assert federation.joined(node, 0.0).receivers == (node,)
+    assert federation.returned(70, arrays(1.0), 10, 1.0).receivers == ()
+    outcome = federation.returned(90, arrays(4.0), 30, 2.0)
+    assert outcome.applied == (70, 90)
+    assert sorted(outcome.receivers) == [70, 90]
     mean = (1.0 * 10 + 4.0 * 30) / 40
     assert federation.arrays["weight"][0, 0] == pytest.approx(mean / 2)
     assert federation.arrays["bias"][0] == pytest.approx(-mean / 2)
@@ -68,13 +68,13 @@ def test_a_node_that_leaves_counts_no_more_and_may_come_back() -> None:
         federation.joined(node, 0.0)
     federation.returned(0, arrays(1.0), 1, 1.0)
     federation.returned(1, arrays(3.0), 1, 1.0)
-    heard = federation.left(2, 2.0)
-    assert heard.applied == (0, 1)
+    outcome = federation.left(2, 2.0)
+    assert outcome.applied == (0, 1)
     assert federation.arrays["weight"][0, 0] == pytest.approx(
         2.0
     )  # the mean of those that are here
     assert 2 not in federation
-    assert federation.joined(2, 3.0).goes_on == (2,)
+    assert federation.joined(2, 3.0).receivers == (2,)
 
 
 def test_an_outlier_is_barred_and_let_in_again() -> None:
@@ -95,13 +95,13 @@ def test_an_outlier_is_barred_and_let_in_again() -> None:
                 name: (each + sign + rng.normal(0, 0.1, each.shape)).astype(np.float32)
                 for name, each in base.items()
             }
-            heard = federation.returned(node, model, 1, now_s)
-            barred += heard.barred
-            readmitted += heard.readmitted
-            assert not {*heard.goes_on} & {*heard.barred}
+            outcome = federation.returned(node, model, 1, now_s)
+            barred += outcome.barred
+            readmitted += outcome.readmitted
+            assert not {*outcome.receivers} & {*outcome.barred}
     assert barred == [3]
     assert readmitted == [3]
-    assert federation.joined(3, now_s).goes_on == (3,)
+    assert federation.joined(3, now_s).receivers == (3,)
 
 
 def test_a_blacklist_ends_though_all_are_on_it() -> None:
@@ -115,8 +115,8 @@ def test_a_blacklist_ends_though_all_are_on_it() -> None:
             name: (each + rng.normal(1.0, 0.1, each.shape)).astype(np.float32)
             for name, each in federation.arrays.items()
         }
-        heard = federation.returned(node, model, 1, 1.0)
-    assert {*heard.barred} == {*heard.readmitted} == {0, 1, 2}
+        outcome = federation.returned(node, model, 1, 1.0)
+    assert {*outcome.barred} == {*outcome.readmitted} == {0, 1, 2}
     assert not federation.barred
     federation.joined(1, 2.0)
     assert 1 in federation
@@ -253,13 +253,13 @@ def test_no_step_goes_beyond_the_version_that_it_may() -> None:
     federation.returned(1, arrays(1.0), 1, 1.0)
     federation.returned(2, arrays(1.0), 1, 1.0)
     assert federation.version == 0
-    heard = federation.returned(0, arrays(1.0), 1, 2.0)  # which makes all three turns due
-    assert (federation.version, heard.applied, heard.goes_on) == (1, (0,), (0,))
+    outcome = federation.returned(0, arrays(1.0), 1, 2.0)  # which makes all three turns due
+    assert (federation.version, outcome.applied, outcome.receivers) == (1, (0,), (0,))
     assert federation.look(2.0).applied == ()
-    heard = federation.go_on(2, 2.0)
-    assert (federation.version, heard.applied, heard.goes_on) == (2, (1,), (1,))
-    heard = federation.go_on(9, 2.0)
-    assert (federation.version, heard.applied, heard.goes_on) == (3, (2,), (2,))
+    outcome = federation.go_on(2, 2.0)
+    assert (federation.version, outcome.applied, outcome.receivers) == (2, (1,), (1,))
+    outcome = federation.go_on(9, 2.0)
+    assert (federation.version, outcome.applied, outcome.receivers) == (3, (2,), (2,))
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -278,24 +278,24 @@ def test_whatever_happens_each_model_counts_once(seed: int) -> None:
             value = float(rng.normal())
             model = {name: (each + value).astype(np.float32) for name, each in arrays(0.0).items()}
             del busy[node]
-            heard = federation.returned(node, model, float(rng.integers(1, 9)), now_s)
+            outcome = federation.returned(node, model, float(rng.integers(1, 9)), now_s)
         elif node in federation and rng.random() < 0.1:
             busy.pop(node, None)
-            heard = federation.left(node, now_s)
+            outcome = federation.left(node, now_s)
         elif node not in federation:
             busy.pop(node, None)
-            heard = federation.joined(node, now_s)
+            outcome = federation.joined(node, now_s)
         else:
-            heard = federation.look(now_s)
-        for each in heard.barred:
+            outcome = federation.look(now_s)
+        for each in outcome.barred:
             busy.pop(each, None)
-        for each in heard.goes_on:
+        for each in outcome.receivers:
             assert each in federation
             assert each not in busy
             busy[each] = 1
             sent[each] += 1
-        settled.update(heard.applied)
-        settled.update(heard.discarded)
+        settled.update(outcome.applied)
+        settled.update(outcome.discarded)
     assert every(settled[node] <= sent[node] for node in settled)
     assert federation.version > 10
 

@@ -179,7 +179,7 @@ class _Alone:
 
     def __init__(self, largest: float = 0.0) -> None:
         self.group = self
-        self.met = SimpleNamespace(names=("a", "b", "c"))
+        self.membership = SimpleNamespace(names=("a", "b", "c"))
         self._largest = largest
 
     def rank(self) -> int:

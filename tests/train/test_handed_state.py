@@ -16,16 +16,16 @@ from anabranch.net.messages import MOST_GATHERED_BYTES
 from anabranch.train.handed_state import (
     MOST_DESCRIBED_BYTES,
     Packed,
-    Told,
+    StateDescription,
     Unpacked,
     UnreadableState,
-    read_told,
+    read_description,
 )
 
 
 def through(state: Any) -> Any:
     packed = Packed(state)
-    unpacked = Unpacked(Told(packed.shape, packed.skeleton, ""))
+    unpacked = Unpacked(StateDescription(packed.shape, packed.skeleton, ""))
     assert [len(each) for each in unpacked.arrays] == [len(each) for each in packed.arrays]
     for target, source in zip(unpacked.arrays, packed.arrays, strict=True):
         target[:] = source
@@ -132,7 +132,7 @@ def test_only_tensors_count_where_states_are_compared() -> None:
     assert one.shape == Packed({"w": np.zeros(3), "loss": [0.5, 0.7], "times": {"a": 1}}).shape
 
 
-def described(node: Any) -> Told:
+def described(node: Any) -> StateDescription:
     """Return what a hostile site may say: a description of its own, and a digest that fits."""
     tensors: list[Any] = []
 
@@ -148,7 +148,7 @@ def described(node: Any) -> Told:
 
     look(node, ())
     digest = hashlib.blake2b(msgspec.msgpack.encode(tensors), digest_size=16).digest()
-    return Told(digest, msgspec.msgpack.encode(node), "")
+    return StateDescription(digest, msgspec.msgpack.encode(node), "")
 
 
 def nested(levels: int) -> Any:
@@ -200,28 +200,31 @@ NO_DESCRIPTIONS = {
 @pytest.mark.parametrize("skeleton", NO_DESCRIPTIONS.values(), ids=NO_DESCRIPTIONS)
 def test_bytes_that_are_no_description_are_refused_by_the_same_name(skeleton: bytes) -> None:
     with pytest.raises(UnreadableState, match="cannot be read"):
-        Unpacked(Told(b"", skeleton, ""))
+        Unpacked(StateDescription(b"", skeleton, ""))
 
 
 def test_a_description_of_other_tensors_than_the_sites_agree_on_is_refused() -> None:
     agreed = Packed({"w": np.zeros(3)}).shape
     with pytest.raises(UnreadableState, match="its tensors are not those that it names"):
-        Unpacked(Told(agreed, Packed({"w": np.zeros(4)}).skeleton, ""))
+        Unpacked(StateDescription(agreed, Packed({"w": np.zeros(4)}).skeleton, ""))
 
 
 def test_a_description_that_is_too_long_is_refused() -> None:
     skeleton = msgspec.msgpack.encode(["=", b"x" * MOST_DESCRIBED_BYTES])
     with pytest.raises(UnreadableState, match="is described in"):
-        Unpacked(Told(b"", skeleton, ""))
+        Unpacked(StateDescription(b"", skeleton, ""))
 
 
 @pytest.mark.parametrize("said", [None, [], [1, 2, 3], [b"", b""], {"shape": 1}])
 def test_what_is_said_of_a_state_is_read_or_refused(said: Any) -> None:
     with pytest.raises(UnreadableState, match="what it says of its state cannot be read"):
-        read_told(msgspec.msgpack.encode(said))
+        read_description(msgspec.msgpack.encode(said))
     with pytest.raises(UnreadableState, match="what it says of its state cannot be read"):
-        read_told(b"")
-    assert read_told(msgspec.msgpack.encode([b"shape", b"skeleton", ""])).skeleton == b"skeleton"
+        read_description(b"")
+    assert (
+        read_description(msgspec.msgpack.encode([b"shape", b"skeleton", ""])).skeleton
+        == b"skeleton"
+    )
 
 
 def test_nesting_is_bounded_where_a_state_is_handed_on_as_where_it_comes() -> None:
@@ -286,7 +289,7 @@ def test_any_description_makes_a_state_or_is_refused(node: Any) -> None:
 @given(skeleton=st.binary(max_size=40))
 def test_any_bytes_make_a_state_or_are_refused(skeleton: bytes) -> None:
     try:
-        Unpacked(Told(b"", skeleton, ""))
+        Unpacked(StateDescription(b"", skeleton, ""))
     except UnreadableState:
         return
     raise AssertionError("no description has an empty digest")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from anabranch.flower._federation import Arrays, Federation, Heard
+from anabranch.flower._federation import Arrays, Federation, Outcome
 
 
 class NoNodesLeft(RuntimeError):
@@ -26,7 +26,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Then:
+class Output:
     """What is to be done.
 
     Args:
@@ -91,7 +91,7 @@ class Conversation:
         """The messages whose replies to ask for, also those that will not count."""
         return tuple(self._out)
 
-    def there(self, nodes: Collection[int], now_s: float) -> Then:
+    def there(self, nodes: Collection[int], now_s: float) -> Output:
         """Take note of all nodes that are there; those that are new take part.
 
         Raises:
@@ -100,7 +100,7 @@ class Conversation:
         self._there = frozenset(nodes)
         if not self._began and len(self._there) < self._at_least:
             self._wait(f"waiting for nodes: {len(self._there)} of {self._at_least} are there")
-            return self._then()
+            return self._output()
         self._began = True
         for out in list(self._out.values()):
             if out.counts and out.node not in self._there:
@@ -122,35 +122,35 @@ class Conversation:
             self._waits = ""
         else:
             self._wait("waiting for nodes: none of those that may take part is there")
-        return self._then()
+        return self._output()
 
     def sent(self, node: int, message: str, now_s: float) -> None:
         """Take note of the message that a node has."""
         self._out[message] = _Out(node, now_s)
 
-    def unsent(self, node: int, now_s: float) -> Then:
+    def unsent(self, node: int, now_s: float) -> Output:
         """Go on without a node that takes no message."""
         self._lose(node, "takes no message", now_s)
-        return self._then()
+        return self._output()
 
-    def returned(self, message: str, arrays: Arrays, examples: float, now_s: float) -> Then:
+    def returned(self, message: str, arrays: Arrays, examples: float, now_s: float) -> Output:
         """Take the model that is the reply to a message; each reply counts once."""
         out = self._out.pop(message, None)
         if out is None:
-            return self._then()
+            return self._output()
         if not out.counts:
             self._say_late(out.node, now_s - out.since_s)
-            return self._then()
+            return self._output()
         try:
-            heard = self._federation.returned(out.node, arrays, examples, now_s)
+            outcome = self._federation.returned(out.node, arrays, examples, now_s)
         except ValueError as error:
             self._fail(out.node, str(error), now_s)
-            return self._then()
+            return self._output()
         self._failed.pop(out.node, None)
-        self._follow(heard, now_s)
-        return self._then(took=True)
+        self._follow(outcome, now_s)
+        return self._output(took=True)
 
-    def failed(self, message: str, why: str, now_s: float, counts: bool = True) -> Then:
+    def failed(self, message: str, why: str, now_s: float, counts: bool = True) -> Output:
         """Take note that a message has no model for its reply.
 
         Args:
@@ -167,21 +167,21 @@ class Conversation:
             self._fail(out.node, why, now_s)
         elif out is not None:
             self._lose(out.node, why, now_s)
-        return self._then()
+        return self._output()
 
-    def go_on(self, until: float, now_s: float) -> Then:
+    def go_on(self, until: float, now_s: float) -> Output:
         """Let the model have versions up to a later one, and do what has waited for that."""
         self._follow(self._federation.go_on(until, now_s), now_s)
-        return self._then()
+        return self._output()
 
-    def look(self, now_s: float) -> Then:
+    def look(self, now_s: float) -> Output:
         """Do what time alone makes due: a turn, or to give up who is silent."""
         for out in list(self._out.values()):
             if out.counts and now_s - out.since_s > self._silent_s:
                 self._lose(out.node, f"has been silent for {self._silent_s:g} s", now_s)
         if now_s >= self._federation.due_s:
             self._follow(self._federation.look(now_s), now_s)
-        return self._then()
+        return self._output()
 
     def _fail(self, node: int, why: str, now_s: float) -> None:
         times = self._failed[node] = self._failed.get(node, 0) + 1
@@ -203,17 +203,17 @@ class Conversation:
             if out.node == node:
                 out.counts = False
 
-    def _follow(self, heard: Heard, now_s: float) -> None:
-        for node in heard.discarded:
+    def _follow(self, outcome: Outcome, now_s: float) -> None:
+        for node in outcome.discarded:
             is_here = node in self._federation
             why = "its group's round is over" if is_here else "the node is gone"
             self._say(f"the model of node {node} does not count: {why}")
-        for node in heard.barred:
+        for node in outcome.barred:
             self._say(f"node {node} is an outlier, and takes part no more", warns=True)
             self._forget(node)
-        for node in heard.readmitted:
+        for node in outcome.readmitted:
             self._say(f"node {node} may take part again")
-        for node in heard.goes_on:
+        for node in outcome.receivers:
             if node in self._there:
                 self._send[node] = None
             else:
@@ -231,7 +231,7 @@ class Conversation:
     def _say_late(self, node: int, took_s: float) -> None:
         self._say(f"the reply of node {node} came after {took_s:.1f} s, and does not count")
 
-    def _then(self, took: bool = False) -> Then:
-        then = Then(tuple(self._send), tuple(self._lines), took)
+    def _output(self, took: bool = False) -> Output:
+        output = Output(tuple(self._send), tuple(self._lines), took)
         self._send, self._lines = {}, []
-        return then
+        return output

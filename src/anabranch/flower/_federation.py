@@ -26,17 +26,17 @@ _MOST_EXAMPLES = 1e15  # of a reply; sums of more would not be exact
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class Outcome:
     """What follows from something that was told.
 
     Args:
-        goes_on: nodes to which the model, as it is now, is to be sent.
+        receivers: nodes to which the model, as it is now, is to be sent.
         applied: nodes whose models became part of it.
         discarded: nodes whose models never will.
         barred, readmitted: nodes that take no part from now on, or take part again.
     """
 
-    goes_on: tuple[int, ...] = ()
+    receivers: tuple[int, ...] = ()
     applied: tuple[int, ...] = ()
     discarded: tuple[int, ...] = ()
     barred: tuple[int, ...] = ()
@@ -68,17 +68,17 @@ class _Came:
 
 
 @dataclass(slots=True)
-class _Told:
-    goes_on: list[int] = field(default_factory=list)
+class _OutcomeBuilder:
+    receivers: list[int] = field(default_factory=list)
     applied: list[int] = field(default_factory=list)
     discarded: list[int] = field(default_factory=list)
     barred: list[int] = field(default_factory=list)
     readmitted: list[int] = field(default_factory=list)
 
-    def heard(self) -> Heard:
+    def build(self) -> Outcome:
         gone = {*self.barred}
-        return Heard(
-            tuple(node for node in self.goes_on if node not in gone),
+        return Outcome(
+            tuple(node for node in self.receivers if node not in gone),
             *map(tuple, (self.applied, self.discarded, self.barred, self.readmitted)),
         )
 
@@ -154,24 +154,24 @@ class Federation:
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def joined(self, node: int, now_s: float) -> Heard:
+    def joined(self, node: int, now_s: float) -> Outcome:
         """Let a node take part, which is there and computes nothing; not one that is barred."""
-        told = _Told()
+        outcome = _OutcomeBuilder()
         worker = self._workers.setdefault(node, len(self._workers))
         if node not in self.barred:
-            self._join(node, worker, now_s, told)
-        return told.heard()
+            self._join(node, worker, now_s, outcome)
+        return outcome.build()
 
-    def _join(self, node: int, worker: int, now_s: float, told: _Told) -> None:
+    def _join(self, node: int, worker: int, now_s: float, outcome: _OutcomeBuilder) -> None:
         self._nodes[node] = _Node(worker, self.arrays)
         self._node_of[worker] = node
-        self._take(self._rule.join(worker, now_s), now_s, told)
+        self._take(self._rule.join(worker, now_s), now_s, outcome)
 
-    def left(self, node: int, now_s: float) -> Heard:
+    def left(self, node: int, now_s: float) -> Outcome:
         """Go on without a node that is gone or silent; ignore what it sends later."""
-        told = _Told()
-        self._take(self._leave(node, now_s), now_s, told)
-        return told.heard()
+        outcome = _OutcomeBuilder()
+        self._take(self._leave(node, now_s), now_s, outcome)
+        return outcome.build()
 
     def _leave(self, node: int, now_s: float) -> tuple[Step, ...]:
         """Forget a node, and return what its pace makes of it."""
@@ -179,7 +179,7 @@ class Federation:
         del self._node_of[worker]
         return self._rule.leave(worker, now_s)
 
-    def returned(self, node: int, arrays: Arrays, examples: float, now_s: float) -> Heard:
+    def returned(self, node: int, arrays: Arrays, examples: float, now_s: float) -> Outcome:
         """Take the model that a node came to.
 
         Args:
@@ -193,11 +193,11 @@ class Federation:
                 the node then computes still, as far as this object knows.
         """
         self._check(node, arrays, examples)
-        told, here = _Told(), self._nodes[node]
+        outcome, here = _OutcomeBuilder(), self._nodes[node]
         number = self._updates[here.worker] = self._updates.get(here.worker, 0) + 1
         self._came[here.worker, number] = _Came(node, arrays, here.pulled, examples, here.version)
-        self._take(self._rule.push(here.worker, now_s), now_s, told)
-        return told.heard()
+        self._take(self._rule.push(here.worker, now_s), now_s, outcome)
+        return outcome.build()
 
     def _check(self, node: int, arrays: Arrays, examples: float) -> None:
         shapes = {name: each.shape for name, each in arrays.items()}
@@ -218,41 +218,41 @@ class Federation:
                 f"{_MOST_EXAMPLES:g}]"
             )
 
-    def look(self, now_s: float) -> Heard:
+    def look(self, now_s: float) -> Outcome:
         """Decide what has become due; harmless at any time."""
-        told = _Told()
-        self._take(self._rule.look(now_s), now_s, told)
-        return told.heard()
+        outcome = _OutcomeBuilder()
+        self._take(self._rule.look(now_s), now_s, outcome)
+        return outcome.build()
 
-    def go_on(self, until: float, now_s: float) -> Heard:
+    def go_on(self, until: float, now_s: float) -> Outcome:
         """Let steps make versions up to a later one, and take those that are due; first of all."""
         self.until = until
-        told = _Told()
-        self._take((), now_s, told)
-        return told.heard()
+        outcome = _OutcomeBuilder()
+        self._take((), now_s, outcome)
+        return outcome.build()
 
-    def _take(self, steps: tuple[Step, ...], now_s: float, told: _Told) -> None:
+    def _take(self, steps: tuple[Step, ...], now_s: float, outcome: _OutcomeBuilder) -> None:
         """Follow steps in the order in which they were decided; to bar a node may lead to more."""
         self._due += steps
         while self._due and not (self._due[0].apply and self.version >= self.until):
             step = self._due.popleft()
-            outliers = self._step(step, told) if step.apply else ()
+            outliers = self._step(step, outcome) if step.apply else ()
             for update in step.discard:
-                told.discarded.append(self._came.pop(update).node)
+                outcome.discarded.append(self._came.pop(update).node)
             for worker in step.proceed:
                 node = self._node_of.get(worker)
                 if node is not None:  # not barred since this was decided
                     here = self._nodes[node]
                     here.pulled, here.version = self.arrays, self.version
-                    told.goes_on.append(node)
+                    outcome.receivers.append(node)
             for node in outliers:
                 self.barred.add(node)
-                told.barred.append(node)
+                outcome.barred.append(node)
                 if node in self._nodes:
                     self._due += self._leave(node, now_s)
-            self._readmit(told)
+            self._readmit(outcome)
 
-    def _readmit(self, told: _Told) -> None:
+    def _readmit(self, outcome: _OutcomeBuilder) -> None:
         """Let those take part again whose time is over; they join as new nodes do."""
         if self._judge is None:
             return
@@ -263,12 +263,12 @@ class Federation:
             self._judge.readmit(worker)
         back = [node for node in self.barred if self._workers[node] in over]
         self.barred.difference_update(back)
-        told.readmitted += back
+        outcome.readmitted += back
 
-    def _step(self, step: Step, told: _Told) -> tuple[int, ...]:
+    def _step(self, step: Step, outcome: _OutcomeBuilder) -> tuple[int, ...]:
         """Change the model; return the nodes that are found to be outliers."""
         came = [self._came.pop(update) for update in step.apply]
-        told.applied += [each.node for each in came]
+        outcome.applied += [each.node for each in came]
         factors = [self._merge.weight(self._facts(each)) for each in came]
         weights = [each.weight * factor for each, factor in zip(came, factors, strict=True)]
         share = step.share

@@ -34,7 +34,7 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from anabranch import pace as paces
 from anabranch._typed_toml import nearest
-from anabranch.flower._conversation import Conversation, NoNodesLeft, Then
+from anabranch.flower._conversation import Conversation, NoNodesLeft, Output
 from anabranch.flower._federation import Federation
 from anabranch.merge import AnyMerge, Mean, OutlierFilter, Staleness
 from anabranch.pace import AnyPace
@@ -438,7 +438,7 @@ class _Run:
         while self._came and self._federation.version < self._until:
             self._do(self._take(self._came.popleft()))
 
-    def _take(self, reply: Message) -> Then:
+    def _take(self, reply: Message) -> Output:
         message, now_s = reply.metadata.reply_to_message_id, self._now_s()
         if reply.has_error():
             lost = reply.error.code in _LOST
@@ -453,22 +453,22 @@ class _Run:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             why = f"its reply is none of this app's: {error!r}"
             return self._conversation.failed(message, why, now_s)
-        then = self._conversation.returned(message, arrays, examples, now_s)
-        if then.took:
+        output = self._conversation.returned(message, arrays, examples, now_s)
+        if output.took:
             self._replies.append(RecordDict(dict(content.metric_records)))
-        return then
+        return output
 
-    def _do(self, then: Then) -> None:
+    def _do(self, output: Output) -> None:
         """Log and send; a send that fails drops its node, which may release others."""
-        to_do = [then]
+        to_do = [output]
         while to_do:
-            then = to_do.pop(0)
-            for line in then.lines:
+            output = to_do.pop(0)
+            for line in output.lines:
                 _log.log(logging.WARNING if line.warns else logging.INFO, "%s", line.text)
-            if then.send:
-                to_do += self._send(then.send)
+            if output.send:
+                to_do += self._send(output.send)
 
-    def _send(self, nodes: Iterable[int]) -> list[Then]:
+    def _send(self, nodes: Iterable[int]) -> list[Output]:
         strategy, config = self._strategy, ConfigRecord({**self._config})
         config["server-round"] = self._number
         record = RecordDict(

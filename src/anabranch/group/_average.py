@@ -1,7 +1,7 @@
 """A model that is averaged with those of other sites, between local steps of a user's own loop.
 
 Each average is one exchange: the model or what it has changed by, the floating-point buffers, and
-after them what sites say of themselves (:mod:`anabranch.train.said`), so that sites which make
+after them what sites say of themselves (:mod:`anabranch.train.trailer`), so that sites which make
 unequal numbers of steps end together. Buffers that are copied travel beside it, by a broadcast at
 the same time.
 """
@@ -26,7 +26,7 @@ from anabranch.period import AnyPeriod, Every
 from anabranch.site.collectives import ExchangeError, RunEnded
 from anabranch.train.averaging import Average, Floats, Outer
 from anabranch.train.local_steps import LocalSteps, check
-from anabranch.train.said import Heard, hear, say
+from anabranch.train.trailer import Agreement, read_trailer, write_trailer
 
 if TYPE_CHECKING:
     from anabranch.group.blocking_group import Handle
@@ -225,7 +225,7 @@ class ModelAverage:
         has_buffers = fragment == 0
         # Members may be at different averages of the other fragments, and so of the buffers then.
         base = self._local.base_checksum ^ (self._buffers.base_checksum() if has_buffers else 0)
-        said = say(self._trains, fresh, self._how, base)
+        said = write_trailer(self._trains, fresh, self._how, base)
         beside = self._buffers.contribute() if has_buffers else []
         words = self._buffers.words() if has_buffers and self._buffers.has_copied else []
         part, beside = self._local.begin(), [*beside, said]
@@ -290,13 +290,13 @@ class ModelAverage:
             return False
         return True
 
-    def _heard(self, flying: _Flying) -> Heard:
+    def _heard(self, flying: _Flying) -> Agreement:
         """Return what all members said; they average alike, and the last average left them alike.
 
         Raises:
             ValueError: they do not, or it has not.
         """
-        heard = hear(flying.said, _ROUNDED if self._calls.is_rounded else _EXACT)
+        heard = read_trailer(flying.said, _ROUNDED if self._calls.is_rounded else _EXACT)
         if not heard.average_alike:
             self._local.drop()
             raise ValueError(

@@ -23,7 +23,13 @@ from anabranch.group.tensors import Tensors
 from anabranch.net.messages import Admitted
 from anabranch.site.agent import SiteAgent
 from anabranch.site.collectives import ExchangeError
-from anabranch.train.handed_state import Packed, Told, Unpacked, UnreadableState, read_told
+from anabranch.train.handed_state import (
+    Packed,
+    StateDescription,
+    Unpacked,
+    UnreadableState,
+    read_description,
+)
 
 _log = logging.getLogger("anabranch")
 _NONE_HAS_IT = "no site is left that has the state of training"
@@ -53,11 +59,13 @@ class Offer:
         except Exception as error:  # the newcomers wait for it, whatever it is
             self.error = error
 
-    def told(self, is_first: bool) -> Told:
+    def told(self, is_first: bool) -> StateDescription:
         """Return what this holder says of its state."""
         if self.packed is None:
-            return Told(b"", b"", f"{type(self.error).__name__}: {self.error}"[:_MOST_TOLD])
-        return Told(self.packed.shape, self.packed.skeleton if is_first else b"", "")
+            return StateDescription(
+                b"", b"", f"{type(self.error).__name__}: {self.error}"[:_MOST_TOLD]
+            )
+        return StateDescription(self.packed.shape, self.packed.skeleton if is_first else b"", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +131,7 @@ async def hand_over(
 
 
 async def _get(
-    agent: SiteAgent, admitted: Admitted, told: Told, members: tuple[int, ...]
+    agent: SiteAgent, admitted: Admitted, told: StateDescription, members: tuple[int, ...]
 ) -> HandedOver:
     try:
         unpacked = Unpacked(told)
@@ -166,7 +174,7 @@ async def _transfer(agent: SiteAgent, admitted: Admitted, arrays: list[Any]) -> 
 
 async def _describe(
     agent: SiteAgent, names: Sequence[str], admitted: Admitted, offer: Offer | None
-) -> tuple[Told, tuple[int, ...]]:
+) -> tuple[StateDescription, tuple[int, ...]]:
     """Return what the first holder says of the state, and which members are left.
 
     Raises:
@@ -180,12 +188,12 @@ async def _describe(
         said = None if offer is None else offer.told(agent.welcome.site == first)
         gathered = await agent.gather(msgspec.msgpack.encode(said))
         present = gathered.members
-        told: dict[int, Told] = {}
+        told: dict[int, StateDescription] = {}
         for site, value in zip(present, gathered.values, strict=True):
             if site not in admitted.holders:
                 continue
             try:
-                told[site] = read_told(value)
+                told[site] = read_description(value)
             except UnreadableState as error:
                 raise ExchangeError(f"{names[site]}: {error}") from None
         for site, each in told.items():

@@ -1,7 +1,7 @@
-"""What each rank says of a call that passes the scheduler, and whether all say the same. Pure.
+"""Ranks describe each call that passes the scheduler, and compare the descriptions. Pure.
 
-The group compares exchanges itself. Of a gathering it knows no more than bytes, so that these begin
-with the call in words.
+The group compares exchanges itself. A gathering is only bytes to it, so these begin with the call
+in words.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 
-class Said(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """What a rank says of a call.
+class CallDescription(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """A rank's description of a call.
 
     Attributes:
-        what: it calls, in words; the same at each rank that makes the same call.
-        data: that it gives, where this is small.
-        over: why it makes no call by gloo any more; empty where it does.
+        what: the call in words; equal at ranks that make the same call.
+        data: the rank's small input; empty where gloo carries it.
+        over: why this rank's gloo has ended; empty while it runs.
     """
 
     what: str
@@ -28,14 +28,14 @@ class Said(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 def agreed(
     what: str, rank: int, names: Sequence[str], gathered: Mapping[str, bytes], is_by_gloo: bool
 ) -> list[bytes]:
-    """Return what ranks give to a call that all of them make.
+    """Check that all ranks make the same call; return their data, by rank.
 
     Args:
-        what: this rank calls.
+        what: this rank's call, in words.
         rank: this one, in [0, ranks).
-        names: of the ranks' sites.
-        gathered: what ranks have said, encoded, by their sites' names; without those that are lost.
-        is_by_gloo: whether gloo carries it.
+        names: the sites' names, by rank.
+        gathered: encoded descriptions by site name; lost sites have none.
+        is_by_gloo: whether gloo carries the call.
 
     Raises:
         ValueError: ranks make different calls; names two of them, and both calls.
@@ -46,9 +46,9 @@ def agreed(
         if name not in gathered:
             raise RuntimeError(f"{what}: rank {other} ({name}) is lost or has left")
         try:
-            said = msgspec.msgpack.decode(gathered[name], type=Said)
-        except msgspec.MsgspecError:  # of the group below, by its own name
-            said = Said("all_gather or barrier of the group itself")
+            said = msgspec.msgpack.decode(gathered[name], type=CallDescription)
+        except msgspec.MsgspecError:  # its program called the group itself, beside torch
+            said = CallDescription("all_gather or barrier of the group itself")
         if said.what != what:
             raise ValueError(
                 f"rank {rank} ({names[rank]}) calls {what}, and rank {other} ({name}) calls "

@@ -124,14 +124,14 @@ def _said(name: str, value: bool | None) -> bool:
 
 
 @dataclass(frozen=True)
-class Met:
-    """A group that ranks have made.
+class Membership:
+    """A rank's membership in the group that its process group made.
 
     Args:
-        group: as this rank holds it.
-        names: of the sites, by rank.
-        leave: leaves it, and waits for a scheduler that this rank started.
-        fail: ends it, at all sites, which are told the error.
+        group: the group, or this rank's part of its site's.
+        names: the sites' names, by rank.
+        leave: leaves the group, and waits for a scheduler that this rank started.
+        fail: ends the group at all sites, which get the error.
     """
 
     group: Group | Part
@@ -216,7 +216,7 @@ def _has_failed(store: Any, timeout: timedelta) -> Callable[[], str | None]:
     return found
 
 
-def meet(store: Any, rank: int, size: int, options: Options, timeout: timedelta) -> Met:
+def meet(store: Any, rank: int, size: int, options: Options, timeout: timedelta) -> Membership:
     """Make a group of all ranks.
 
     Args:
@@ -238,7 +238,7 @@ def meet(store: Any, rank: int, size: int, options: Options, timeout: timedelta)
     def fail(error: Exception) -> None:
         group.__exit__(type(error), error, None)
 
-    return Met(group, names, partial(_leave, group, scheduler), fail)
+    return Membership(group, names, partial(_leave, group, scheduler), fail)
 
 
 def _join(
@@ -338,7 +338,7 @@ def share(
     size: int,
     options: Options,
     timeout: timedelta,
-) -> Met:
+) -> Membership:
     """Make a group of sites, of which each may have several ranks, in process groups of their own.
 
     Args:
@@ -381,7 +381,7 @@ def share(
         world.set(f"at {site}", msgspec.json.encode([here.shared.address, token, ""]))
     here.uses += 1
     if here.shared is not None:
-        return Met(here.shared.channel(channel), names, here.leave, here.shared.fail)
+        return Membership(here.shared.channel(channel), names, here.leave, here.shared.fail)
     address, token, wrong = msgspec.json.decode(world.get(f"at {site}"))
     if wrong:
         raise RunAborted(f"the first rank of {site} has not joined: {wrong}")
@@ -391,11 +391,11 @@ def share(
         part.close()
         here.leave()
 
-    return Met(part, names, leave, part.fail)
+    return Membership(part, names, leave, part.fail)
 
 
 class _Said(msgspec.Struct, omit_defaults=True):
-    """What a rank says of itself before ranks meet, or what is wrong there."""
+    """A rank's entry in the store before ranks meet, or its error."""
 
     site: str = ""
     has_tls: bool = False

@@ -1,12 +1,39 @@
-"""One site, several ranks: they share its part in the group, and each exchanges what it holds.
+"""Several ranks of one site share its membership in the group; each exchanges its own shard.
 
 Under HSDP every rank of a site holds a shard, and averages it with the ranks that hold the same
-shard at other sites. The first rank of a site joins the group, and its others reach it over a
-socket of the machine: one site is one participant, whose lanes carry all its ranks' shards, and
-whose measurements are of all its traffic. Each process group has a channel of its own in the group,
-so that ranks of a site need not call in one order. Tensors pass between ranks in shared memory.
+shard at other sites. One site is one member of the group. So its lanes carry the shards of all its
+ranks, and its measurements see all its traffic.
 
-Messages between ranks are msgpack, and a rank proves by the group's token that it may send them.
+Theory of operation
+-------------------
+
+The first rank of a site joins the group, and serves the site's other ranks over a socket::
+
+    rank 1 of the site                       rank 0 of the site, which joined
+    ------------------                       --------------------------------
+    Part    -- [number, channel, call] -->   _Rank, a thread for each other rank
+            <-- [number, value, error] --      calls the Group of that channel
+    _Memory <===== same file, mapped ====>   _Memory    tensors are copied by rank 1 alone
+
+- **Channels.** Each process group has a channel, a subgroup of all sites. So ranks of one site may
+  call in any order among each other. All sites must make channels in one order, so ``channel``
+  makes every lower number first.
+- **Memory.** A rank takes a free block, or makes one, and copies its tensors in. The exchange runs
+  on the block. ``wait`` copies the result out and frees the block for the next call. Rank 0 unlinks
+  the file as soon as it has mapped it, so a killed process leaves no file behind.
+- **End.** A rank that is done sends None, and its thread ends. ``Shared.close`` waits for all those
+  threads, and leaves the group after them. A connection that breaks without a None is a dead rank:
+  the site leaves the group with an error, since a shard is missing from all later exchanges.
+  If rank 0 dies, each ``Part`` fails its pending and later calls with ``RunAborted``.
+
+Messages are msgpack. A rank proves by the group's token that it may send them: the socket is open
+to every process of the machine.
+
+What must never happen:
+
+- *A block is reused while an exchange may write it.* A block whose call failed is not freed.
+- *A rank's thread waits for an exchange.* It would hold up that rank's next call. Handles answer
+  by ``on_done``.
 """
 
 from __future__ import annotations
@@ -39,7 +66,7 @@ _DTYPES = {str(each): each for each in (torch.float32, torch.float16, torch.bflo
 
 
 class _Memory:
-    """A file in memory that two ranks map."""
+    """A block of shared memory: a file that two ranks map."""
 
     def __init__(self, path: Path, size_bytes: int) -> None:
         self.path = path
@@ -49,32 +76,32 @@ class _Memory:
 
     @classmethod
     def make(cls, size_bytes: int) -> _Memory:
-        """Make one."""
+        """Make a block in a new file."""
         handle, path = tempfile.mkstemp(prefix="anabranch-", dir=_SHARED)
         os.ftruncate(handle, size_bytes)
         os.close(handle)
         return cls(Path(path), size_bytes)
 
     def tensor(self, dtype: torch.dtype, elements: int) -> torch.Tensor:
-        """Return its beginning as elements."""
+        """Return the first elements of the block."""
         return torch.frombuffer(self._map, dtype=dtype, count=elements)
 
 
 class Shared:
-    """A site's part in the group, as the rank that joined holds it; others reach it by its address.
+    """A site's membership, at the rank that joined; the site's other ranks connect to ``address``.
 
     Args:
-        group: of all sites, which is left when the last rank of this site has left.
-        token: what ranks have to know.
+        group: of all sites; it is left after the last rank of this site has left.
+        token: the group's secret, by which ranks prove themselves.
     """
 
     def __init__(self, group: Group, token: str) -> None:
         self.group = group
         self._channels: list[Group] = []
-        self._makes = threading.Lock()  # channels, which takes until all sites do
+        self._makes = threading.Lock()  # making a channel waits for all sites
         self._lock = threading.Lock()
         self._served: list[threading.Thread] = []
-        # In the kernel alone: no file stays where this process is killed.
+        # An abstract socket: no file stays behind if this process is killed.
         self.address = f"\0anabranch-{secrets.token_hex(8)}"
         self._listener = Listener(self.address, "AF_UNIX", authkey=token.encode())
         self._is_over = False
@@ -85,7 +112,7 @@ class Shared:
         while not self._is_over:
             try:
                 connection = self._listener.accept()
-            except Exception:  # one that does not know the token, or the end
+            except Exception:  # a process without the token, or the end
                 continue
             thread = threading.Thread(
                 target=_Rank(self, connection).run, name="anabranch rank", daemon=True
@@ -95,9 +122,9 @@ class Shared:
             thread.start()
 
     def channel(self, number: int) -> Group:
-        """Return the group of all sites that one process group uses.
+        """Return a process group's channel, a subgroup of all sites.
 
-        Sites make channels in the order of their numbers, whichever they are asked for first.
+        Sites make channels in the order of their numbers, whichever is requested first.
         """
         with self._makes:
             while len(self._channels) <= number:
@@ -106,7 +133,7 @@ class Shared:
             return self._channels[number]
 
     def fail(self, error: Exception) -> None:
-        """A rank of this site is gone: the site's part in all exchanges is lacking."""
+        """Leave the group with an error: a rank of this site is gone, and its shard with it."""
         self.group.__exit__(type(error), error, None)
 
     def close(self) -> None:
@@ -116,15 +143,16 @@ class Shared:
         for thread in served:
             thread.join()
         self._is_over = True
-        with suppress(OSError, AuthenticationError):  # else it would accept for ever
+        with suppress(OSError, AuthenticationError):  # wakes accept(), which has no timeout
             Client(self.address, "AF_UNIX").close()
-        self._accepts.join(1.0)  # which another process may hold up, that connects and says nothing
+        # Bounded, since a process that connects and sends nothing holds accept() up.
+        self._accepts.join(1.0)
         self._listener.close()
         self.group.close()
 
 
 class _Rank:
-    """What another rank of the site asks for."""
+    """Serves one other rank of the site, in a thread."""
 
     def __init__(self, shared: Shared, connection: Connection) -> None:
         self._shared = shared
@@ -134,7 +162,7 @@ class _Rank:
         self._name = "another rank"
 
     def run(self) -> None:
-        """Carry out its calls, in its order, until it leaves."""
+        """Make that rank's calls, in its order, until it leaves."""
         with self._connection:
             while True:
                 try:
@@ -165,7 +193,7 @@ class _Rank:
         memory = self._memory.get(path)
         if memory is None:
             memory = self._memory[path] = _Memory(Path(path), size_bytes)
-            memory.path.unlink()  # both have it: nothing stays where one is killed
+            memory.path.unlink()  # both have mapped it: a killed process leaves no file
         return memory.tensor(_DTYPES[dtype], elements)
 
     def _open(self, answer: Any, group: Group, name: str) -> None:
@@ -208,12 +236,12 @@ def _error(call: Callable[[], object]) -> Exception | None:
 
 
 class Part:
-    """What a rank uses of its site's part, where another rank has joined; as a group's calls.
+    """A rank's access to its site's membership through the rank that joined; a ``Group``'s calls.
 
     Args:
-        address: where that rank listens.
+        address: where the rank that joined listens.
         token: the group's.
-        channel: of this rank's process group.
+        channel: the number of this rank's process group.
 
     Raises:
         ValueError: the address is of another machine.
@@ -233,7 +261,7 @@ class Part:
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._under_way: dict[int, Future[Any]] = {}
-        self._memory: list[_Memory] = []  # that no call uses
+        self._memory: list[_Memory] = []  # free blocks
         self._is_over = False
         self._reads = threading.Thread(target=self._read, name="anabranch site", daemon=True)
         self._reads.start()
@@ -296,7 +324,7 @@ class Part:
         return _Memory.make(size_bytes)
 
     def _put(self, memory: _Memory, is_mapped: bool) -> None:
-        """Let another call use memory; where the other rank has not mapped it, it is given up."""
+        """Free a block for the next call; or drop it, if the other rank has not mapped it."""
         memory.path.unlink(missing_ok=True)
         if is_mapped:
             with self._lock:
@@ -328,7 +356,7 @@ class Part:
         return self._call("gather", data, what)
 
     def fail(self, error: Exception) -> None:
-        """End the group at all sites: this rank's call has not ended in its time."""
+        """End the group at all sites: this rank's call took longer than its timeout."""
         with suppress(RunAborted, OSError):  # it has ended
             self._call("fail", str(error))
 
@@ -346,7 +374,7 @@ class Part:
 
 
 def _error_of(kind: str, text: str) -> Exception:
-    """Return an error as the rank that joined had it."""
+    """Return the error that the rank that joined raised."""
     if kind == "ExchangeError":
         return ExchangeError(text)
     if kind == "RunEnded":
@@ -355,7 +383,7 @@ def _error_of(kind: str, text: str) -> Exception:
 
 
 class _Handle:
-    """An exchange that another rank of the site makes for this one."""
+    """An exchange that the rank that joined makes for this one."""
 
     def __init__(
         self,

@@ -1,12 +1,48 @@
 """The torch.distributed backend ``anabranch``: an unmodified DDP or FSDP script over a group.
 
-Sums, means and largest elements of float32, float16 and bfloat16, and broadcasts of any type, are
-exchanges of the group: exact, over its plan's trees. Barriers and small gathers pass the scheduler.
-All else goes to a gloo group beside it, once all ranks have said that they make the same call: see
-:mod:`anabranch.torch._gloo`.
+Theory of operation
+-------------------
 
-Every collective is defined here. One that is not would run in the base class, which holds the
-interpreter's lock while it does, and gloo's threads wait for that lock with their own held.
+Each collective takes one of three ways::
+
+    all_reduce (sum, mean, max of floats), broadcast   -> exchange of the group, over its plan
+    barrier, all_gather up to 64 KiB a rank,           -> gathering through the scheduler
+      calls without elements
+    everything else                                    -> gathering that compares the calls, then
+                                                          gloo (torch/_gloo.py)
+    send, recv                                         -> gloo at once, since it is of two ranks
+
+A call goes through these hands::
+
+    DDP, FSDP, the program's threads
+      |  _order: one call at a time gets its place
+      v
+    Starter: begins calls in that order; copies of GPU tensors come before their exchange
+      |
+      v
+    the group's thread: the exchange or gathering ends, the Work succeeds or fails
+      |
+      v
+    Work.wait(), and callbacks of its future
+
+A *work* is under way until the first of three settles it: its result, its deadline, or the end of
+the process group. Later ones find it settled and change nothing. A *process group* runs until it is
+*over* (``_over`` has the reason) or *closed*. It is over once a call came too late or ended with
+``RunAborted``. ``shutdown`` also ends it if the wait for a call was interrupted. From then on every
+call at this rank fails with that reason.
+
+What must never happen:
+
+- *Ranks begin calls in different orders.* The group pairs calls by their order. So every call takes
+  its place under ``_order``, and calls in callbacks of a future are refused.
+- *Gloo is called by some ranks only.* Its calls would wait for each other or abort the process. So
+  all ranks describe the call first, and a mismatch is an error at each.
+- *A call after a late one meets another rank's earlier call.* So one late call ends the process
+  group. The whole group ends too, at all ranks, if the call's tensors may still be written
+  (``Work.exchanges``), if the group is this process group's own, or if this one is being destroyed.
+- *A collective runs in torch's base class.* That holds the interpreter's lock, for which gloo's
+  threads wait with their own lock held. So this class defines every collective that torch has.
+- *The interpreter ends with gloo's threads alive.* ``_end_at_exit`` destroys gloo before.
 """
 
 from __future__ import annotations
@@ -31,10 +67,10 @@ from anabranch.group import words as words_of
 from anabranch.group.words import Words, raw_of
 from anabranch.group.writing import overwrite
 from anabranch.net.errors import RunAborted
-from anabranch.torch._agreement import Said, agreed
+from anabranch.torch._agreement import CallDescription, agreed
 from anabranch.torch._gloo import Gloo, options_of
 from anabranch.torch._gloo_calls import COLLECTIVES, Call, described
-from anabranch.torch._rendezvous import Met, Options, meet, share, telling
+from anabranch.torch._rendezvous import Membership, Options, meet, share, telling
 from anabranch.torch._works import (
     Begun,
     Deadlines,
@@ -63,27 +99,30 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
 
     It is one class since torch.distributed finds every collective of a backend on one.
 
-    A rank or link that is lost: links are gone round where others lead to the same ranks; a lost
-    rank ends the group, by name, at all others, as torchrun expects, which starts all again.
+    A lost link is gone round, if other links lead to the same ranks. A lost rank ends the group at
+    all others, which name it. torchrun expects that, and starts all ranks again.
 
-    An exchange, barrier or small gather that takes longer than its timeout ends this process group:
-    at this rank all further calls fail, since they would meet others' calls before them. Where its
-    tensors may still be read and written, or the group is this process group's own, the group ends
-    at all ranks, which are told. So does a collective by gloo; a send or receive that takes too
-    long ends gloo alone.
+    A collective that takes longer than its timeout ends this process group: see the head of this
+    file. A send or receive that takes too long ends gloo alone.
 
     Args:
-        met: the group, and its names by rank.
-        gloo: for what is not the group's.
+        membership: the group, and its names by rank.
+        gloo: for calls that the group does not carry.
         owns: whether to leave the group when this process group is destroyed.
         rank, size, timeout: as torch.distributed says.
     """
 
     def __init__(
-        self, met: Met, gloo: Gloo, owns: bool, rank: int, size: int, timeout: timedelta
+        self,
+        membership: Membership,
+        gloo: Gloo,
+        owns: bool,
+        rank: int,
+        size: int,
+        timeout: timedelta,
     ) -> None:
         super().__init__(rank, size)
-        self.met = met
+        self.membership = membership
         self._gloo = gloo
         self._owns = owns
         self._timeout = timeout
@@ -92,7 +131,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         self._name = ""
         self._description = ""
         self._is_closed = False
-        self._over = ""  # what ended this process group
+        self._over = ""  # why this process group is over; empty while it runs
         self._deadlines = Deadlines(self._is_late)
         self._waits_in: int | None = None  # the thread in which exchanges are waited for
         self._process = os.getpid()
@@ -101,12 +140,12 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
     @property
     def group(self) -> Any:
         """The group that carries it, or this rank's part of its site's."""
-        return self.met.group
+        return self.membership.group
 
-    # --- what the group does
+    # --- collectives
 
     def allreduce(self, tensors: Any, opts: Any = None, **other: Any) -> Any:
-        """Sum, mean or largest elements; others' operations and types by gloo."""
+        """Sum, mean or largest elements; other operations and types by gloo."""
         given = _several(tensors)
         op = _op(other.get("op", opts))
         if op == "mean" and any(map(_is_whole, given)):
@@ -123,7 +162,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         return self.exchange("all_reduce", given, exchange, opts)
 
     def _mean_of_whole(self, tensors: list[torch.Tensor], opts: Any) -> Any:
-        """Integers' mean, for Lightning's metrics; where it is no integer all ranks refuse it."""
+        """Mean of integers, for Lightning's metrics; all ranks refuse one with a fraction."""
         if any(each.dtype == torch.bool for each in tensors):
             raise ValueError("all_reduce by AVG of bool, which has no mean; use MAX or MIN")
         for each in tensors:
@@ -165,7 +204,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
             return self._by_gloo("broadcast", given, *_if_given(opts), **other)
         if not sum(each.numel() for each in given):
             return self._meet(described("broadcast", given), given, opts)
-        name = self.met.names[root]
+        name = self.membership.names[root]
 
         def exchange(staged: list[torch.Tensor]) -> Begun:
             words = [Words(each) for each in staged]
@@ -220,9 +259,9 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         return self._meet("barrier", [], other.get("timeout", opts))
 
     def _meet(self, what: str, tensors: list[torch.Tensor], opts: Any) -> Work:
-        """Return what is done once every rank has called it; tensors that are empty need no more.
+        """Return a work that is done once every rank has called it; for calls without elements.
 
-        They take a place among the calls: a rank whose tensors are not empty is told, by name.
+        They take a place among the calls, so a rank whose tensors have elements gets an error.
         """
         return self._gather(what, b"", lambda _: tensors, opts)
 
@@ -242,14 +281,14 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         return self._begun(work)
 
     def _describe(self, what: str, data: bytes = b"") -> Future[dict[str, bytes]]:
-        """Tell all ranks of a call, which takes its place among all calls."""
-        said = msgspec.msgpack.encode(Said(what, data, self._gloo.over))
+        """Send all ranks a description of this call, in the order of all calls."""
+        said = msgspec.msgpack.encode(CallDescription(what, data, self._gloo.over))
         return cast("Future[dict[str, bytes]]", self.group.begin_gather(said, what))
 
     def _agreed(
         self, what: str, gathered: dict[str, bytes], is_by_gloo: bool = False
     ) -> list[bytes]:
-        return agreed(what, self.rank(), self.met.names, gathered, is_by_gloo)
+        return agreed(what, self.rank(), self.membership.names, gathered, is_by_gloo)
 
     def exchange(
         self,
@@ -293,10 +332,10 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Let every call that this thread begins meanwhile end before it returns.
+        """Within the context, each call of this thread ends before it returns.
 
-        So what is chained to its future runs at once, in this thread, and collectives that it calls
-        are in the same order at all ranks.
+        Callbacks of its future then run at once, in this thread. So collectives that they call come
+        in the same order at all ranks.
         """
         before, self._waits_in = self._waits_in, threading.get_ident()
         try:
@@ -305,11 +344,11 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
             self._waits_in = before
 
     def _by_gloo(self, name: str, *given: Any, **named: Any) -> Work:
-        """Make a collective by gloo, once all ranks have said that they make the same.
+        """Make a collective by gloo, once all ranks have described the same.
 
         Args:
             name: of gloo's method.
-            given, named: its arguments, of which the first is what it writes to.
+            given, named: its arguments; it writes to the first.
         """
         self._check_may_call()
         call = Call(name, given, named)
@@ -326,7 +365,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         return self._begun(work)
 
     def _to_and_fro(self, name: str, tensors: Any, *given: Any, **named: Any) -> Any:
-        """Send or receive, by gloo; of two ranks alone, so that no others need agree."""
+        """Send or receive by gloo, at once: only two ranks call it, so all cannot agree on it."""
         self._check_may_call()
         peer = "" if name == "recv_anysource" else f" {given[0]}"
         what = f"{_TO_AND_FRO[name]}{peer}"
@@ -366,10 +405,10 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         self._is_over(error)
         # A late barrier of a subgroup moves nothing, and holds up nothing but its destruction.
         if self._owns or work.exchanges or self._is_closed:
-            self.met.fail(error)
+            self.membership.fail(error)
 
     def _is_over(self, error: Exception) -> None:
-        """Let calls under way and later ones fail."""
+        """Fail the calls under way, and refuse later ones."""
         self._over = self._over or str(error)
         self._gloo.end(str(error))
         for other in self._deadlines.under_way():
@@ -379,9 +418,9 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         given = opts if isinstance(opts, timedelta) else getattr(opts, "timeout", None)
         return given if given is not None and given > timedelta(0) else self._timeout
 
-    # --- what torch.distributed asks a process group
+    # --- the interface that torch.distributed expects of a process group
 
-    # What torch asks of the backend that `_get_backend` returns.
+    # torch reads these on the backend that `_get_backend` returns.
     supports_splitting = supports_coalescing = supports_time_estimate = False
 
     @property
@@ -390,11 +429,11 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         return [torch.device(each) for each in kinds]
 
     def _get_backend(self, device: torch.device) -> Any:
-        """There is one for all devices: this process group."""
+        """Return the backend of a device: this process group serves all of them."""
         return _Backend(self)
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
-        """Return whether it has memory of its own for tensors, which FSDP would use."""
+        """Return False: it allocates no tensors for FSDP."""
         return False
 
     def getBackendName(self) -> str:  # noqa: N802
@@ -410,11 +449,11 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         self._name = name
 
     def getGroupDesc(self) -> str:  # noqa: N802
-        """Return what this group is for."""
+        """Return the description that torch.distributed has given this group."""
         return self._description
 
     def setGroupDesc(self, description: str) -> None:  # noqa: N802
-        """Take what this group is for."""
+        """Take the description that torch.distributed gives this group."""
         self._description = description
 
     def name(self) -> str:
@@ -426,11 +465,11 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         return self._gloo.store
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Let collectives that begin from now on wait for so long."""
+        """Set the default timeout of later collectives."""
         self._timeout = timeout
 
     def _set_sequence_number_for_group(self) -> None:
-        """Exchanges have numbers of the group's own."""
+        """Do nothing: the group numbers its exchanges."""
 
     def _get_sequence_number_for_group(self) -> int:
         return self._gloo.sequence_number()
@@ -446,26 +485,27 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         atexit.unregister(self._end_at_exit)
         self._starter.close()
         self._give_up_interrupted()
-        self._gloo.close()  # a rank that waits for this one in a call by gloo need not wait longer
+        self._gloo.close()  # before leaving, or a rank that waits for this one by gloo waits longer
         try:
             if self._owns:
-                self.met.close()
-        except RunAborted as error:  # calls were told; torch would stay half initialised
+                self.membership.close()
+        # Not raised: the calls have raised it, and torch would stay half initialised.
+        except RunAborted as error:
             if not self._over:
                 _log.warning("this process group had ended before it was destroyed: %s", error)
         finally:
             self._deadlines.close()
 
     def _give_up_interrupted(self) -> None:
-        """End the group where an exception has left a wait: that call may never end."""
+        """End the group if an exception left a wait: that call may never end."""
         for work in self._deadlines.under_way():
             if work.is_given_up and not self._over:
                 error = RunAborted(f"{work.what}: this rank was interrupted in it")
                 self._is_over(error)
-                self.met.fail(error)
+                self.membership.fail(error)
 
     def _end_at_exit(self) -> None:
-        """End gloo before the interpreter does, where a program ends without destroying."""
+        """Destroy gloo ahead of the interpreter, if the program ends without destroying it."""
         if self._is_closed or os.getpid() != self._process:  # a fork has none of its threads
             return
         self._is_closed = True
@@ -479,7 +519,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
 
 
 class _Backend:
-    """What PyTorch asks the backend of a device: it is there for that alone."""
+    """The backend object of a device, for PyTorch's questions only."""
 
     supports_splitting = supports_coalescing = supports_time_estimate = supports_shrinking = False
 
@@ -546,26 +586,26 @@ def _made(given: Any, store: Any, options: Any) -> AnabranchProcessGroup:
         )
     rank, size, timeout = given.group_rank, given.group_size, given.timeout
     gloo = options_of(store, timeout)  # first, since others would wait in gloo for this rank
-    met, owns = None, False
+    membership, owns = None, False
     if dist.is_initialized():
-        met = _part_of_all(given.global_ranks_in_group, str(given.group_id))
-    if met is None:
+        membership = _part_of_all(given.global_ranks_in_group, str(given.group_id))
+    if membership is None:
         how, owns = options or Options(), True
         if dist.is_initialized() and how.site is not None:
-            met = share(_world_store, store, rank, size, how, timeout)
+            membership = share(_world_store, store, rank, size, how, timeout)
         else:
-            met = meet(store, rank, size, how, timeout)
+            membership = meet(store, rank, size, how, timeout)
     try:
-        inner = Gloo(store, rank, size, gloo, met.group.watch_whole())
+        inner = Gloo(store, rank, size, gloo, membership.group.watch_whole())
     except BaseException as error:
         if owns:  # the others may wait for this rank in gloo, and not leave
-            met.fail(error if isinstance(error, Exception) else RuntimeError(str(error)))
-            met.close()
+            membership.fail(error if isinstance(error, Exception) else RuntimeError(str(error)))
+            membership.close()
         raise
-    return AnabranchProcessGroup(met, inner, owns, rank, size, timeout)
+    return AnabranchProcessGroup(membership, inner, owns, rank, size, timeout)
 
 
-def _part_of_all(ranks: list[int], name: str) -> Met | None:
+def _part_of_all(ranks: list[int], name: str) -> Membership | None:
     """Return a subgroup of the default process group's group; None where that has none.
 
     Each process group has a name, and so an order of calls of its own.
@@ -573,26 +613,26 @@ def _part_of_all(ranks: list[int], name: str) -> Met | None:
     default = dist.group.WORLD
     if not isinstance(default, AnabranchProcessGroup):
         return None
-    all_names = default.met.names
+    all_names = default.membership.names
     names = tuple(all_names[rank] for rank in ranks) if ranks else all_names
     part = group_of(default).subgroup(names, name=name)
 
     def fail(error: Exception) -> None:
         default._is_over(error)
-        default.met.fail(error)
+        default.membership.fail(error)
 
-    return Met(part, names, _stay, fail)
+    return Membership(part, names, _stay, fail)
 
 
 def _stay() -> None:
-    """A subgroup is left with the whole."""
+    """Do nothing: a subgroup ends with the whole group."""
 
 
 def _of_this_beginning(store: Any, rank: int) -> Any:
-    """Return a store without what ranks left in it before they began again.
+    """Return a view of the store without keys of earlier beginnings.
 
-    They do where torchrun starts them again, or where a program destroys its process groups and
-    makes others of the same names. Each rank counts in the store how often it has begun there.
+    Ranks begin again when torchrun restarts them, or when a program destroys its process groups and
+    makes others of the same names. Each rank counts its beginnings in the store.
     """
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     begun = store.add(f"attempt {attempt}, begun by {rank}", 1)
@@ -620,7 +660,7 @@ def group_of(process_group: Any = None) -> Group:
 
 
 def backend_of(process_group: Any = None) -> AnabranchProcessGroup:
-    """Return a process group, or the default one, as what it is here.
+    """Return a process group, or the default one, checked to be of this backend.
 
     Raises:
         ValueError: it is of another backend.
@@ -635,11 +675,11 @@ def backend_of(process_group: Any = None) -> AnabranchProcessGroup:
 
 
 def _as_it_is() -> None:
-    """The tensors hold the result already."""
+    """Do nothing: the tensors hold the result already."""
 
 
 def _if_given(opts: Any) -> tuple[Any, ...]:
-    """Return what to hand on: torch 2.7 knows no None where later releases do."""
+    """Return the options to pass on, if any: torch 2.7 refuses the None that later ones take."""
     return () if opts is None else (opts,)
 
 

@@ -235,7 +235,7 @@ class TopK:
 
     def start(self, bucket: Any) -> Any:
         """See :class:`State`."""
-        group, names, rank = self._group.group, self._group.met.names, self._group.rank()
+        group, names, rank = self._group.group, self._group.membership.names, self._group.rank()
         buffer, scale = bucket.buffer(), _scale(self._scaler)
         residual = self.residuals.of(bucket.parameters())
         values = buffer.float() + residual * scale

@@ -222,13 +222,13 @@ class _Tuple(msgspec.Struct, array_like=True, tag="(", frozen=True):
 _Node = _Plain | _Number | _Described | _Map | _List | _Tuple
 
 
-class Told(msgspec.Struct, array_like=True, frozen=True):
-    """What a site says of its state to those that get it.
+class StateDescription(msgspec.Struct, array_like=True, frozen=True):
+    """A holder's description of its state, for the newcomers.
 
     Attributes:
         shape: see `Packed`.
-        skeleton: the description; empty where another site says it.
-        wrong: why it cannot be handed on; empty where it can.
+        skeleton: see `Packed`; empty where another holder sends it.
+        wrong: why the state cannot be handed over; empty where it can.
     """
 
     shape: bytes
@@ -236,14 +236,14 @@ class Told(msgspec.Struct, array_like=True, frozen=True):
     wrong: str
 
 
-def read_told(said: bytes) -> Told:
-    """Read what a site says of its state, which is msgpack.
+def read_description(said: bytes) -> StateDescription:
+    """Decode a description, which is msgpack.
 
     Raises:
-        UnreadableState: it is something else.
+        UnreadableState: the bytes are no description.
     """
     try:
-        return msgspec.msgpack.decode(said, type=Told)
+        return msgspec.msgpack.decode(said, type=StateDescription)
     except (msgspec.DecodeError, RecursionError) as error:
         raise UnreadableState(f"what it says of its state cannot be read: {error}") from None
 
@@ -262,7 +262,7 @@ class Unpacked:
             can hold.
     """
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, told: StateDescription) -> None:
         self.arrays: list[npt.NDArray[np.float32]] = []
         self._left_bytes = _memory_bytes()
         if len(told.skeleton) > MOST_DESCRIBED_BYTES:

@@ -8,7 +8,7 @@ from anabranch.net.errors import RunAborted
 from anabranch.period import AnyPeriod
 from anabranch.train.averaging import Average, Floats
 from anabranch.train.local_steps import LocalSteps
-from anabranch.train.said import SAID_NUMBERS, hear, say
+from anabranch.train.trailer import TRAILER_ELEMENTS, read_trailer, write_trailer
 from anabranch.train.work import ServableWork, State, averaged_elements
 
 _STATE = "averaging"
@@ -52,7 +52,7 @@ class LocalWork:
     @property
     def most_elements(self) -> int:
         """How many elements an average exchanges at most."""
-        return self.local.most_elements + SAID_NUMBERS
+        return self.local.most_elements + TRAILER_ELEMENTS
 
     def step(self, compute_s: float) -> None:
         """Let the work use its own gradients, which its buffer holds.
@@ -70,7 +70,7 @@ class LocalWork:
         That is a part of the model, and what this site says beside it.
         """
         base = self.local.base_checksum if self._has_numbers else 0
-        said = say(True, self.local.since, self._how, base)
+        said = write_trailer(True, self.local.since, self._how, base)
         self._said.append(said)
         return [*self.local.begin(), said]
 
@@ -87,7 +87,7 @@ class LocalWork:
             RunAborted: models were not alike before.
         """
         said = self._said.popleft()
-        if self._has_numbers and not hear(said, _MOST_OFF).are_alike:
+        if self._has_numbers and not read_trailer(said, _MOST_OFF).are_alike:
             raise RunAborted(
                 "models of sites were not alike before this average, which its outer optimiser "
                 "cannot mend; let every site begin with the same parameters"

@@ -44,7 +44,7 @@ from anabranch.scheduler.decisions import Decision, events_of
 from anabranch.scheduler.dependence import groups_of, led_through, lost_between
 from anabranch.scheduler.pacing import PaceBook
 
-_Told = (
+_Reported = (
     ProceedAsked
     | UpdateJudged
     | UpdateCame
@@ -169,7 +169,7 @@ class _Player:
             case RunEnded():
                 self._expect_nothing(number, event)
 
-    def _tell(self, number: int, event: _Told) -> None:
+    def _tell(self, number: int, event: _Reported) -> None:
         self.told += 1
         try:
             decisions = self._ask(event)
@@ -179,7 +179,7 @@ class _Player:
             ) from error
         self._decide(decisions, event.at_s)
 
-    def _ask(self, event: _Told) -> Iterable[Decision]:
+    def _ask(self, event: _Reported) -> Iterable[Decision]:
         book = self._book
         match event:
             case ProceedAsked():
