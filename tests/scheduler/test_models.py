@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.net.messages import Model
-from anabranch.scheduler._models import Models, Unlike
+from anabranch.scheduler._models import Models, UnlikeModels
 
 from ..every import every
 
@@ -70,7 +70,7 @@ def test_a_site_that_has_made_steps_makes_a_difference_no_error() -> None:
 
 def test_many_sites_are_counted() -> None:
     unlike = models(0, *range(1, 30)).compare(7)
-    assert isinstance(unlike, Unlike)
+    assert isinstance(unlike, UnlikeModels)
     assert "site8, 21 more is not that of site0" in unlike.reason
 
 

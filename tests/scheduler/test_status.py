@@ -20,7 +20,7 @@ from anabranch.net.tcp import TcpNetwork
 from anabranch.net.tls import identity_of
 from anabranch.overlay import random_complete
 from anabranch.plan import star
-from anabranch.scheduler._status import Known, stalls, status_of
+from anabranch.scheduler._status import Snapshot, stalls, status_of
 from anabranch.scheduler._tally import Tally
 from anabranch.scheduler._waits import Stall, Waits
 from anabranch.scheduler.asking import ask
@@ -33,7 +33,7 @@ from ..site.cluster import PAIR, TOKEN, Cluster, Tcp, Tls, Witness, all_reduce, 
 
 OVERLAY = random_complete(4, 0)
 PLAN = star(OVERLAY, hub=0)
-KNOWN = Known(
+KNOWN = Snapshot(
     overlay=OVERLAY,
     believed=replace(
         OVERLAY,

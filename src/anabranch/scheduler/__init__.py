@@ -1,1 +1,1 @@
-"""The control plane: who takes part, and under which plan each round runs."""
+"""The control plane of a run: its members, the calls that they make, and the plans of these."""

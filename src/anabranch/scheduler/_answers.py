@@ -1,4 +1,4 @@
-"""What a scheduler tells those outside the run who know its token."""
+"""Answers to status requests, from processes outside the run that prove to know its token."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from anabranch.net.messages import Stack, StackRequest, StatusReply, StatusReque
 from anabranch.net.network import Connection
 from anabranch.scheduler.run import Run
 
-_MOST_ASKED = 16  # stacks at a time; a site that stands still never answers
+# The most requests for stacks under way. A site that stands still never answers, so older requests
+# make room for newer ones.
+_MOST_ASKED = 16
 
 
 class Answers:
     """Answers each :class:`StatusRequest`, at once or when a site has told its stacks.
 
     Args:
-        run: the run that is asked about.
+        run: the run.
     """
 
     def __init__(self, run: Run) -> None:
@@ -28,7 +30,7 @@ class Answers:
         self._asked: deque[tuple[int, Connection]] = deque(maxlen=_MOST_ASKED)
 
     def answer(self, request: StatusRequest, connection: Connection, status: Status) -> None:
-        """Say how the run stands and close, or first ask a site for its stacks.
+        """Send the status and close the connection; if stacks are asked for, ask the site first.
 
         Raises:
             UnauthorisedPeer: the asker does not know the run's token.
@@ -59,7 +61,7 @@ class Answers:
         run.post(site, StackRequest(number))
 
     def told(self, message: Stack, status: Status) -> None:
-        """Pass a site's stacks on; those that come late, or unasked, count for nothing."""
+        """Pass a site's stacks on; stacks that come late or unasked are dropped."""
         for asked in [each for each in self._asked if each[0] == message.asker]:
             self._asked.remove(asked)
             self._reply(asked[1], status, message.text)

@@ -1,4 +1,4 @@
-"""For which clients workers compute, where each worker stands for many. Pure."""
+"""The clients for which workers compute, where each worker stands for many. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from anabranch.pace import Update
 
 
 class Clients:
-    """Who computes each update that is not settled.
+    """The clients of the updates that are not settled.
 
     Args:
-        registry: of all clients; those that are barred stand there.
+        registry: of all clients; it has the barred ones, too.
 
     Attributes:
         registry: see above.
@@ -20,22 +20,22 @@ class Clients:
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
-        self._of: dict[Update, int] = {}
+        self._of: dict[Update, int] = {}  # the client of each update that is not settled
 
     @property
     def welcome(self) -> int:
-        """How many clients are registered and not barred."""
+        """The number of registered clients that are not barred."""
         return self.registry.registered - len(self.registry.barred)
 
     def draw(
         self, update: Update, now_s: float, unjudged: Collection[int], settled: Mapping[int, int]
     ) -> int:
-        """Return the client for which a worker computes an update.
+        """Draw a client for an update.
 
-        A client whose update waits for its step, or to be judged, only if there is no other.
+        A client whose update waits for its step or for a verdict is drawn only if no other is free.
 
         Args:
-            update: which.
+            update: the update.
             now_s: the time.
             unjudged: the clients whose updates are to be judged.
             settled: by worker, the latest of its updates that the pace was told of.
@@ -50,12 +50,12 @@ class Clients:
         return client
 
     def settle(self, update: Update) -> int | None:
-        """Let the client of an update be free; return it, None if there was none."""
+        """Free the client of an update and return it; None if the update has none."""
         return self._of.pop(update, None)
 
     def has_one(self, settled: Mapping[int, int]) -> bool:
-        """Return whether there is a client that a worker may compute for; see ``draw``."""
-        if self.welcome > len(self._of):  # as nearly always
+        """Return whether a client is free; see ``draw``."""
+        if self.welcome > len(self._of):  # the usual case, and cheap
             return True
         registry = self.registry
         return len(self._computed_for(settled) | registry.barred) < registry.registered

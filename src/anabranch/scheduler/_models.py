@@ -1,9 +1,9 @@
-"""Whether members' models are alike, by checksums that are told beside exchanges. Pure.
+"""Whether members' models are alike, by checksums that they send beside exchanges. Pure.
 
-A site tells a checksum ahead of its request for an exchange where it has found that it is time to
-compare. The last member to ask for that exchange settles the comparison: a checksum that has not
-come by then is not waited for, so that a site which joined, or missed a step, costs a comparison
-and no false alarm.
+A site decides when it is time to compare, and sends a checksum ahead of its request for an
+exchange. The last member's request for that exchange ends the comparison. A checksum that has not
+come by then is not waited for. So a site that joined or missed a step costs one comparison, and no
+false alarm.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from dataclasses import dataclass
 
 from anabranch.net.messages import Model
 
-_KEPT = 16  # exchanges of a channel whose comparison is not settled: a lost site's never is
-_MOST_NAMED = 8
+# Comparisons kept for a channel. One that awaits a lost site never ends, so the oldest are dropped.
+_KEPT = 16
+_MOST_NAMED = 8  # sites in a message
 
 
 @dataclass(frozen=True, slots=True)
-class Unlike:
-    """Members whose models differ.
+class UnlikeModels:
+    """Members' models differ.
 
     Args:
-        reason: names them.
-        is_first: whether they did before the first step, and so began unlike.
+        reason: names the members.
+        is_first: whether the models differed before the first step.
     """
 
     reason: str
@@ -34,7 +35,7 @@ class Models:
     """The checksums of one channel's members.
 
     Args:
-        name: makes a site's name for messages.
+        name: returns a site's name for messages.
     """
 
     def __init__(self, name: Callable[[int], str]) -> None:
@@ -43,15 +44,16 @@ class Models:
         self._said: set[frozenset[int]] = set()  # sites that were named, each set once
 
     def hear(self, number: int, site: int, model: Model) -> None:
-        """Take in what a site has told beside an exchange."""
+        """Take the checksum that a site sent beside an exchange."""
         self._heard.setdefault(number, {})[site] = model
         while len(self._heard) > _KEPT:
             del self._heard[min(self._heard)]
 
-    def compare(self, number: int) -> Unlike | None:
-        """Return which models differ, of those that were told beside this exchange.
+    def compare(self, number: int) -> UnlikeModels | None:
+        """Return how the models told beside an exchange differ; None if they are alike.
 
-        Each set of sites is named once; models that began unlike, each time.
+        Only models after the same step are compared. Each set of sites is reported once; models
+        that began unlike, each time.
         """
         heard = self._heard.get(number, {})
         steps = [model.step for model in heard.values()]
@@ -69,13 +71,13 @@ class Models:
             named.append(f"{more} more")
         first = self._name(next(iter(found)))
         if is_first:
-            return Unlike(
+            return UnlikeModels(
                 f"models differ before their first step: that of {', '.join(named)} is not that "
                 f"of {first}; call group.broadcast(model) before training, or set "
                 "group.on_unlike = 'allow' where they are to differ",
                 is_first,
             )
-        return Unlike(
+        return UnlikeModels(
             f"the model of {', '.join(named)} is no more that of {first}, as after steps with "
             "other gradients, or on processors that round differently; group.verify(model) names "
             "tensors, group.broadcast(model) makes models alike",

@@ -1,4 +1,4 @@
-"""What servers say of how far updates agree with their steps, and who is barred for it. Pure."""
+"""The reports of servers on how far updates agree with their steps, and the verdicts due. Pure."""
 
 from __future__ import annotations
 
@@ -12,42 +12,43 @@ from anabranch.pace import Update
 
 
 class Outliers:
-    """Those whose updates keep pointing elsewhere, where the merge rule has a filter.
+    """The verdicts of a merge rule's filter on updates, and those that are due.
 
     Args:
         judge: names the clients to bar, or the workers that stand for themselves.
 
     Attributes:
         judge: see above.
-        unjudged: updates that are in a step and not judged yet, and whose each is.
+        unjudged: by update that is in a step and not judged yet, its client or worker.
     """
 
     def __init__(self, judge: Judge) -> None:
         self.judge = judge
         self.unjudged: dict[Update, int] = {}
-        # By the updates of each step that is to be judged, what each server said of it.
+        # By the updates of each step that is to be judged, the reports of the servers.
         self._said: dict[tuple[Update, ...], dict[int, Agreed]] = {}
 
     def merged(self, updates: Sequence[Update]) -> None:
-        """Take note of a step's updates, which servers tell of."""
+        """Note a step's updates, on which servers will report."""
         if updates:
             self._said[tuple(updates)] = {}
 
     def agreed(
         self, server: int, servers: Collection[int], told: Agreed
     ) -> list[tuple[Update, float]]:
-        """Take what a server says of how far a step's updates agree with their mean.
+        """Take a server's report of how far a step's updates agree with their mean.
 
         Args:
-            server: which.
-            servers: all that hold the model.
-            told: of its part of the model.
+            server: the reporter.
+            servers: all sites that hold the model.
+            told: the report, of the server's part of the model.
 
         Returns:
-            Once all servers have said it, each update with the cosine of the angle between the two.
+            With the last server's report, each update and the cosine between it and the mean.
 
         Raises:
-            OutOfPlaceMessage: it holds no part, has said so before, or there was no such step.
+            OutOfPlaceMessage: the site is no server, has reported before, or there was no such
+                step.
         """
         said = self._said.get(told.updates)
         if server not in servers or said is None or server in said:

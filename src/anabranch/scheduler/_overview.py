@@ -1,22 +1,22 @@
-"""How a run stands: for those that ask, for sites that wait, and at the end."""
+"""The state of a run: for status requests, for sites that wait, and for the report at the end."""
 
 from __future__ import annotations
 
 from anabranch.log.status import AwaitedSite, Status
 from anabranch.net.messages import Lagging
 from anabranch.scheduler._planning import Planning
-from anabranch.scheduler._status import Known, awaited_site, stalls, status_of
+from anabranch.scheduler._status import Snapshot, awaited_site, stalls, status_of
 from anabranch.scheduler._waits import Waits
 from anabranch.scheduler.run import Run
 from anabranch.scheduler.served_pace import ServedPace
 
 
 class Overview:
-    """Puts together what the parts of a scheduler know.
+    """Collects the state of a run from the parts of its scheduler.
 
     Args:
-        run: whose sites and calls.
-        planning: what is believed of the network.
+        run: the run.
+        planning: has the belief of the network.
         pace: of a served model; None where sites all-reduce.
     """
 
@@ -28,12 +28,12 @@ class Overview:
 
     def status(self) -> Status:
         """Return how the run stands."""
-        known = self._known()
-        return status_of(known, self._waits.look(stalls(known), self._run.now_s()))
+        snapshot = self._snapshot()
+        return status_of(snapshot, self._waits.look(stalls(snapshot), self._run.now_s()))
 
     def tell_waits(self) -> list[AwaitedSite]:
-        """Tell the sites that have waited long for which one; return what they are told."""
-        told = self._waits.news(self._waits.look(stalls(self._known()), self._run.now_s()))
+        """Tell sites that have waited long which site they wait for; return these waits."""
+        told = self._waits.news(self._waits.look(stalls(self._snapshot()), self._run.now_s()))
         names = [site.name for site in self._run.overlay.sites]
         for wait in told:
             lagging = Lagging(names[wait.stall.awaited], wait.seconds, wait.stall.what)
@@ -41,10 +41,10 @@ class Overview:
                 self._run.post(site, lagging)
         return [awaited_site(wait, names) for wait in told]
 
-    def _known(self) -> Known:
+    def _snapshot(self) -> Snapshot:
         run = self._run
         plan = run.channels.books.main if self._pace is None else self._pace.plan
-        return Known(
+        return Snapshot(
             overlay=run.overlay,
             believed=self._planning.belief(),
             plan=plan,
@@ -74,12 +74,12 @@ class Overview:
 
     @property
     def mean_loss(self) -> float | None:
-        """The mean over sites of the latest loss that each told of; None before the first."""
+        """The mean of the sites' latest losses; None before the first."""
         return self._run.tally.mean_loss
 
     @property
     def why_short(self) -> str | None:
-        """What a run came short of that was not stopped: updates, or a model that they changed."""
+        """Why a run that was not stopped made too few updates or no step; None if it did not."""
         if self._pace is None:
             return None
         standing = self._pace.book.standing

@@ -1,4 +1,4 @@
-"""How long a broken connection may take to come back, from how long rounds take. Pure."""
+"""How long to wait for a broken connection, from the durations of rounds. Pure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Hashable
 
 from anabranch.net.session import patience_s
 
-_REMEMBERED = 16
-_NEEDED_TO_DOUBT = 3  # rounds, before the longest of them may be an exception
+_REMEMBERED = 16  # rounds
+_NEEDED_TO_DOUBT = 3  # rounds, from which on the longest one counts as an exception
 
 
 class RoundTimes:
-    """How long the latest rounds, or iterations, have taken.
+    """The durations of the latest rounds, or iterations.
 
-    A site that computes in its only thread answers nothing for as long as a round may take. But a
-    single stall is no reason to wait so long for ever: the longest of the latest rounds is left
-    out, and all are forgotten in time.
+    A site that computes in its only thread may answer nothing for a whole round. But a single stall
+    is no reason for such patience ever after. So the longest of the latest rounds is left out, and
+    old rounds are forgotten.
 
     >>> times = RoundTimes()
     >>> for number in range(10):
@@ -28,14 +28,14 @@ class RoundTimes:
         self._longest_s: dict[Hashable, float] = {}
 
     def add(self, which: Hashable, seconds: float) -> None:
-        """Take note of what a round took at a site; the latest to be named first are remembered."""
+        """Note the duration of a round at a site; the rounds told of first are dropped."""
         self._longest_s[which] = max(self._longest_s.get(which, 0.0), seconds)
         if len(self._longest_s) > _REMEMBERED:
             del self._longest_s[next(iter(self._longest_s))]
 
     @property
     def patience_s(self) -> float:
-        """How long a connection may be gone; see :func:`anabranch.net.session.patience_s`."""
+        """How long a connection may be broken; see :func:`anabranch.net.session.patience_s`."""
         latest_s = sorted(self._longest_s.values(), reverse=True)
         if len(latest_s) >= _NEEDED_TO_DOUBT:
             del latest_s[0]

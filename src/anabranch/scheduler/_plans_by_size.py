@@ -1,11 +1,11 @@
-"""A plan for each order of size of the buffers that are exchanged. Pure.
+"""A plan for each order of size of the buffers that members exchange. Pure.
 
-The best trees for a kilobyte are few and shallow, those for a gigabyte many. A group learns of its
-buffers' sizes call by call: so an exchange of an order of size that has no plan yet waits until one
-is made for its size, and later ones of the order run under that plan. Plans are made for a network:
-once that is another, all are forgotten but the new one, and others are made when they are needed.
+The best trees for a kilobyte are few and shallow, those for a gigabyte many. A group learns the
+sizes of its buffers call by call. So an exchange of an order of size without a plan waits until one
+is made for its size. Later exchanges of the order use that plan.
 
-Versions rise over all orders, so that an exchange's version names its plan.
+Plans are made for a network. When that has changed, all plans are forgotten but the new one, and
+others are made when they are needed. Versions rise over all orders, so a version names one plan.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def order_of(elements: int) -> int:
 
 
 class PlansBySize:
-    """The plans that exchanges of the same members run under.
+    """The plans of the exchanges of some members.
 
     Args:
-        plan: the first.
-        by_size: whether each order of size has a plan of its own; else the latest serves all.
-        orders: the plans that orders of size have from the first on.
+        plan: the first plan.
+        by_size: whether each order of size has a plan of its own; otherwise the latest serves all.
+        orders: the first plans of orders of size.
 
     Attributes:
         latest: the plan of the highest version.
@@ -47,24 +47,24 @@ class PlansBySize:
 
     @property
     def in_use(self) -> list[Plan]:
-        """Each plan that exchanges may run under from now on, by version."""
+        """The plans of exchanges that begin from now on, by version."""
         found = {plan.version: plan for plan in (*self._orders.values(), self.latest)}
         return [found[version] for version in sorted(found)]
 
     def of(self, elements: int) -> Plan | None:
-        """Return the plan for buffers of this size; None where there is none yet."""
+        """Return the plan for buffers of this size; None if there is none yet."""
         return self._orders.get(order_of(elements)) if self._by_size else self.latest
 
     def for_exchange(self, signature: Signature) -> Plan | None:
-        """Return the plan for an exchange; what hands the state on is moved by plans of its own."""
+        """Return the plan for an exchange; a transfer has the latest, and its parts others."""
         return self.latest if signature.receivers else self.of(signature.elements)
 
     def replace(self, plan: Plan, elements: int) -> None:
-        """Forget the other plans, as the network is another.
+        """Replace all plans, since the network has changed.
 
         Args:
-            plan: for it.
-            elements: of the buffers that it was made for; 0 where it was made for none.
+            plan: for the new network.
+            elements: of the buffers that it was made for; 0 if it was made for no size.
 
         Raises:
             ValueError: its version is not higher than those of the others.
@@ -74,7 +74,7 @@ class PlansBySize:
         self._orders = {order_of(elements): plan} if elements else {}
 
     def add(self, plan: Plan, elements: int) -> None:
-        """Let buffers of a further order of size have this plan: a new one, or one in use.
+        """Use a plan for a further order of size of buffers: a new plan, or one in use.
 
         Raises:
             ValueError: it is new, and its version is not higher than those of the others.
@@ -85,7 +85,7 @@ class PlansBySize:
         self._orders[order_of(elements)] = plan
 
     def restricted(self, members: Collection[int]) -> PlansBySize:
-        """Return the same for some of the members; of none, as they are."""
+        """Return the plans restricted to some of the members; unchanged for no members."""
         found = {
             each.version: plans.restrict(each, members) if members else each for each in self.in_use
         }

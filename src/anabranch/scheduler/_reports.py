@@ -1,4 +1,4 @@
-"""What sites report for the log: each tells what happened at it, and nothing else. Pure."""
+"""Checks the events that a site reports for the log: only its own, and of few kinds. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
 
 
 def reported(site: int, encoded: tuple[bytes, ...]) -> list[events.Event]:
-    """Return the events that a site has sent for the log.
+    """Return the events that a site reports for the log.
 
     Raises:
-        MalformedMessage: one is no event.
-        OutOfPlaceMessage: one is not for a site to tell, or happened at another.
+        MalformedMessage: a report that is no event.
+        OutOfPlaceMessage: an event that sites do not report, or one of another site.
     """
     known: list[events.Event] = []
     for data in encoded:

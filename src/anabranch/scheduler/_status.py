@@ -1,4 +1,4 @@
-"""How a run stands, from what its scheduler knows. Pure."""
+"""Makes a run's status from a snapshot of its scheduler's state. Pure."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from anabranch.scheduler._waits import Stall, Wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """What a scheduler knows at a moment. Sites are indices.
+class Snapshot:
+    """The state of a scheduler at a moment. Sites are indices.
 
     Attributes:
-        overlay: the run's.
-        believed: what is believed of its links.
+        overlay: of the run.
+        believed: the overlay as believed.
         plan: in force.
-        running_s: since the run began; None before.
-        is_over: whether it has ended.
-        returning: sites that a scheduler which was started again awaits.
-        addresses: where each site takes connections; no host where that is not known.
-        here: sites that have joined and are not given up.
-        newcomers: those of them that are no members yet.
-        disconnected: those of them whose connection broke.
-        through: by site, the site that pipes its connection, where one does.
-        lost: sites that the run goes on without.
-        left: sites that have left in good order.
-        stalls: calls that some members have made and others have not.
+        running_s: seconds since the run began; None before.
+        is_over: whether the run has ended.
+        returning: the sites that a restarted scheduler awaits.
+        addresses: the address at which each site takes connections; no host if it is not snapshot.
+        here: the sites that have joined and are not given up.
+        newcomers: those of ``here`` that are not members yet.
+        disconnected: those of ``here`` whose connection broke.
+        through: by site, the neighbour that carries its connection, if one does.
+        lost: the sites that the run continues without.
+        left: the sites that have left in good order.
+        stalls: the calls that some members have made and others have not.
         exchanges, exchanged_bytes, incomplete: see :class:`anabranch.log.status.Status`.
         tally: see there.
     """
@@ -64,74 +64,74 @@ class Known:
     tally: Tally
 
 
-def status_of(known: Known, waits: Iterable[Wait] = ()) -> Status:
-    """Return how a run stands.
+def status_of(snapshot: Snapshot, waits: Iterable[Wait] = ()) -> Status:
+    """Return a run's status.
 
     Args:
-        known: what the scheduler knows.
-        waits: what :meth:`anabranch.scheduler._waits.Waits.look` makes of ``stalls``.
+        snapshot: the snapshot of the scheduler.
+        waits: what :meth:`anabranch.scheduler._waits.Waits.look` returns for its stalls.
     """
-    names = [site.name for site in known.overlay.sites]
-    states = {site: _state(known, site) for site in range(known.overlay.size)}
-    tally = known.tally
+    names = [site.name for site in snapshot.overlay.sites]
+    states = {site: _state(snapshot, site) for site in range(snapshot.overlay.size)}
+    tally = snapshot.tally
     return Status(
-        overlay=known.overlay.name,
-        phase=_phase(known),
-        running_s=known.running_s or 0.0,
-        plan=known.plan.label,
-        plan_version=known.plan.version,
+        overlay=snapshot.overlay.name,
+        phase=_phase(snapshot),
+        running_s=snapshot.running_s or 0.0,
+        plan=snapshot.plan.label,
+        plan_version=snapshot.plan.version,
         replans=tally.replans,
-        exchanges=known.exchanges,
-        exchanged_bytes=known.exchanged_bytes,
-        incomplete=known.incomplete,
+        exchanges=snapshot.exchanges,
+        exchanged_bytes=snapshot.exchanged_bytes,
+        incomplete=snapshot.incomplete,
         updates=tally.updates,
         losses=tally.losses,
         refused=tally.refused,
-        sites=tuple(_site(known, site, state) for site, state in states.items()),
+        sites=tuple(_site(snapshot, site, state) for site, state in states.items()),
         waits=tuple(awaited_site(wait, names) for wait in waits),
-        links=_links(known, names),
+        links=_links(snapshot, names),
     )
 
 
-def _phase(known: Known) -> Phase:
-    if known.is_over:
+def _phase(snapshot: Snapshot) -> Phase:
+    if snapshot.is_over:
         return "over"
-    if known.returning:
+    if snapshot.returning:
         return "resuming"
-    return "waiting" if known.running_s is None else "running"
+    return "waiting" if snapshot.running_s is None else "running"
 
 
-def _state(known: Known, site: int) -> SiteState:
-    if site in known.left:
+def _state(snapshot: Snapshot, site: int) -> SiteState:
+    if site in snapshot.left:
         return "left"
-    if site in known.newcomers:
+    if site in snapshot.newcomers:
         return "joining"
-    if site in known.disconnected:
+    if site in snapshot.disconnected:
         return "disconnected"
-    if site in known.lost:
-        return "lost" if known.addresses[site][0] else "awaited"
-    if site not in known.here:
+    if site in snapshot.lost:
+        return "lost" if snapshot.addresses[site][0] else "awaited"
+    if site not in snapshot.here:
         return "awaited"
-    return "joined" if known.running_s is None else "member"
+    return "joined" if snapshot.running_s is None else "member"
 
 
-def stalls(known: Known) -> list[Stall]:
-    """Return each site that others wait for now: to begin, to come back, or to make a call."""
-    if known.is_over:
+def stalls(snapshot: Snapshot) -> list[Stall]:
+    """Return the sites that others wait for now: to begin, to come back, or to make a call."""
+    if snapshot.is_over:
         return []
-    waiting = frozenset(known.here - known.disconnected - known.returning)
-    if known.returning:
+    waiting = frozenset(snapshot.here - snapshot.disconnected - snapshot.returning)
+    if snapshot.returning:
         what = "the scheduler's restart: it has not come back"
-        return [Stall("restart", site, waiting, what) for site in sorted(known.returning)]
-    if known.running_s is None:
-        awaited = [*range(known.overlay.size)]
+        return [Stall("restart", site, waiting, what) for site in sorted(snapshot.returning)]
+    if snapshot.running_s is None:
+        awaited = [*range(snapshot.overlay.size)]
         what = "the beginning: it has not joined"
         return [Stall("begin", site, waiting, what) for site in awaited if site not in waiting]
-    return list(known.stalls)
+    return list(snapshot.stalls)
 
 
 def awaited_site(wait: Wait, names: Sequence[str]) -> AwaitedSite:
-    """Return a wait by the names of its sites."""
+    """Return a wait with the names of its sites."""
     return AwaitedSite(
         site=names[wait.stall.awaited],
         seconds=wait.seconds,
@@ -140,16 +140,16 @@ def awaited_site(wait: Wait, names: Sequence[str]) -> AwaitedSite:
     )
 
 
-def _site(known: Known, site: int, state: SiteState) -> SiteStatus:
-    host, port = known.addresses[site]
-    loss, step = known.tally.loss.get(site, (None, None))
-    accuracy, after = known.tally.accuracy.get(site, (None, None))
-    through = known.through.get(site) if state in ("member", "joining", "joined") else None
+def _site(snapshot: Snapshot, site: int, state: SiteState) -> SiteStatus:
+    host, port = snapshot.addresses[site]
+    loss, step = snapshot.tally.loss.get(site, (None, None))
+    accuracy, after = snapshot.tally.accuracy.get(site, (None, None))
+    through = snapshot.through.get(site) if state in ("member", "joining", "joined") else None
     return SiteStatus(
-        name=known.overlay.sites[site].name,
+        name=snapshot.overlay.sites[site].name,
         state=state,
         address=show((host, port)) if host and host != OUTBOUND_ONLY else None,
-        through=None if through is None else known.overlay.sites[through].name,
+        through=None if through is None else snapshot.overlay.sites[through].name,
         loss=loss if loss is not None and math.isfinite(loss) else None,
         loss_step=step,
         accuracy=accuracy,
@@ -157,8 +157,8 @@ def _site(known: Known, site: int, state: SiteState) -> SiteStatus:
     )
 
 
-def _links(known: Known, names: Sequence[str]) -> tuple[LinkStatus, ...]:
-    used = link_load(known.plan).keys()
+def _links(snapshot: Snapshot, names: Sequence[str]) -> tuple[LinkStatus, ...]:
+    used = link_load(snapshot.plan).keys()
     return tuple(
         LinkStatus(
             source=names[link.source],
@@ -168,6 +168,6 @@ def _links(known: Known, names: Sequence[str]) -> tuple[LinkStatus, ...]:
             latency_s=link.latency_s or None,
             is_used=(link.source, link.target) in used,
         )
-        for link in known.believed.links
+        for link in snapshot.believed.links
         if (link.source, link.target) in used or link.basis == "measured"
     )

@@ -1,4 +1,4 @@
-"""The end of a run by its stop rules, which read what the log reads."""
+"""Ends a run by its stop rules, which read the events that the log reads."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class StoppingLog:
     """A log that stops its run when a rule says so; see :class:`anabranch.scheduler.run.Log`.
 
     Args:
-        log: where to write.
-        stops: follows the run by its rules.
-        since_start_s: returns how long the run has lasted, seconds.
-        stop: called with why the run is to end.
+        log: takes the events.
+        stops: applies the stop rules.
+        since_start_s: returns the seconds since the run began.
+        stop: called with the reason why the run is to end.
     """
 
     def __init__(
@@ -36,15 +36,16 @@ class StoppingLog:
         self._why: str | None = None  # a rule that held before the run began
 
     def began(self, buffer_elements: int, plan: Plan) -> None:
-        """Begin to count the time; end the run soon if a rule held before."""
+        """Start the clock of the time limit; end the run soon if a rule held before."""
         self._began = True
         loop = asyncio.get_running_loop()
         if self._stops.after_s is not None:
             left_s = max(0.0, self._stops.after_s - self._since_start_s())
             loop.call_later(left_s, self._stop, self._stops.timed_out())
         if self._why is not None:
-            # Sites may tell of a target once, and never again: a group's log begins with the first
-            # exchange. Soon: the scheduler is amid what follows from that exchange's beginning.
+            # A group's log begins with its first exchange, and a site may tell of a target only
+            # once, before that. The stop comes in a later turn of the loop: the scheduler is in the
+            # middle of an outcome here.
             loop.call_soon(self._stop, self._why)
         self._log.began(buffer_elements, plan)
 

@@ -1,4 +1,4 @@
-"""What has happened in a run so far, counted from its events. Pure."""
+"""Counts of a run's events so far. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ class Tally:
 
     Attributes:
         replans: plans issued after the first.
-        updates: that became part of a served model.
-        losses: how many times a site was lost.
-        refused: messages that were refused.
-        loss: the latest of each site that told of one, NaN where it was no finite number, and the
-            step, update or round it was of.
-        accuracy: the latest of each site that told of one, and the step or round it was after.
+        updates: updates applied to a served model.
+        losses: losses of sites, each time anew.
+        refused: refused messages.
+        loss: by site, its latest loss, and the step, update or round of it; NaN if not finite.
+        accuracy: by site, its latest accuracy, and the step or round after which it was measured.
     """
 
     def __init__(self) -> None:
@@ -31,7 +30,7 @@ class Tally:
 
     @property
     def mean_loss(self) -> float | None:
-        """The mean of each site's latest loss, NaN if one is; None before the first."""
+        """The mean of the sites' latest losses, NaN if one is; None before the first."""
         return fmean(loss for loss, _ in self.loss.values()) if self.loss else None
 
     def note(self, event: events.Event) -> None:
@@ -40,7 +39,8 @@ class Tally:
             case events.StepDone(site=site, round=step, loss=float(loss)):
                 self.loss[site] = loss, step
             case events.StepDone(site=site, round=step, loss=None) if site in self.loss:
-                self.loss[site] = math.nan, step  # others without a loss learn nothing
+                # This site tells its losses, so one that is missing was not finite.
+                self.loss[site] = math.nan, step
             case events.ProceedAsked(site=site, update=step, loss=float(loss)):
                 self.loss[site] = loss, step
             case events.Evaluated(site=site, round=round, accuracy=accuracy, step=step):

@@ -1,11 +1,11 @@
-"""Which sites the others wait for, at which call, since when, and when to say so. Pure.
+"""Which sites the others wait for, at which call, since when, and when to report it. Pure.
 
-A *stall* is what a scheduler sees at a moment: a call that some sites have made and others have
-not. It becomes a `Wait` once it has a beginning: the first look that saw it. In a run that goes
-well each look sees other calls, so that no wait grows old.
+A *stall* is a call that some sites have made and others have not, at one moment. A *wait* is a
+stall with a beginning: the first look that saw it. In a healthy run each look sees other calls, so
+no wait grows old.
 
-A wait is told once it is old enough, and again each time that it is twice as old. What is old
-enough follows the run: sites of uneven speed wait at every call, and that is no news.
+A wait is reported once it is old enough, and again each time its age has doubled. Old enough is
+relative: at sites of uneven speed there are waits at every call, and these are no news.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 LEAST_S = 5.0
-"""No wait shorter than this is told."""
-_KEPT = 8  # ended waits that say what is usual
+"""The least age at which a wait is reported, seconds."""
+_KEPT = 8  # ended waits, from which the usual length follows
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Sites wait for another one.
+    """Sites wait for another site.
 
     Args:
-        key: tells this call from all others of the run.
+        key: identifies the call in the run.
         awaited: the site that has not made the call.
-        waiting: the sites that have.
+        waiting: the sites that have made it.
         what: the call in words, to follow "at".
     """
 
@@ -38,25 +38,25 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A stall, and for how long it has lasted, seconds."""
+    """A stall, and its age in seconds."""
 
     stall: Stall
     seconds: float
 
 
 class Waits:
-    """Remembers since when sites are awaited, and how long waits usually are."""
+    """The beginnings of present waits, and the usual length of waits."""
 
     def __init__(self) -> None:
         self._since_s: dict[tuple[Hashable, int], float] = {}
         self._ended: deque[float] = deque(maxlen=_KEPT)
-        self._told_s: dict[tuple[Hashable, int], float] = {}  # how old each was when last told
+        self._told_s: dict[tuple[Hashable, int], float] = {}  # age of each wait at its last report
 
     def look(self, stalls: Iterable[Stall], now_s: float) -> tuple[Wait, ...]:
-        """Return the waits of this moment, the longest first.
+        """Return the present waits, the oldest first.
 
         Args:
-            stalls: all of them, as they are now.
+            stalls: all present stalls.
             now_s: the time, which never goes back.
         """
         now = {(stall.key, stall.awaited): stall for stall in stalls}
@@ -70,12 +70,12 @@ class Waits:
         return tuple(sorted(waits, key=lambda wait: -wait.seconds))
 
     def news(self, waits: Iterable[Wait]) -> tuple[Wait, ...]:
-        """Return those of the waits to tell now; they count as told."""
+        """Return the waits to report now, which count as reported."""
         usual_s = max(LEAST_S, 2 * max(self._ended, default=0.0))
         told = []
         for wait in waits:
             if not wait.stall.waiting:
-                continue  # no site has joined yet: none is held up
+                continue  # no site has joined yet, so none waits
             which = wait.stall.key, wait.stall.awaited
             if wait.seconds >= 2 * self._told_s.get(which, usual_s / 2):
                 self._told_s[which] = wait.seconds

@@ -1,4 +1,4 @@
-"""Asking a scheduler how its run stands, from outside the run."""
+"""Asks a scheduler for the status of its run, from outside the run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from anabranch.net.tls import SCHEDULER, connect_to
 
 
 class _Answer:
-    """Receives a scheduler's answer, or why there is none."""
+    """Receives a scheduler's answer, or the reason that there is none."""
 
     def __init__(self) -> None:
         self.status: asyncio.Future[tuple[Status, str]]
@@ -43,7 +43,7 @@ class _Answer:
         return DISCARD
 
     def on_refused(self, message: AnyMessage, error: NetError) -> None:
-        raise AssertionError(f"refused {message}")  # nothing is
+        raise AssertionError(f"refused {message}")  # on_message raises no PeerError
 
     def on_closed(self, error: Exception | None) -> None:
         if not self.status.done():
@@ -53,18 +53,18 @@ class _Answer:
 async def ask(
     network: Network, scheduler: Address, token: str, longest_s: float, stack_of: str = ""
 ) -> tuple[Status, str]:
-    """Return how the run of a scheduler stands, and the Python stacks of a site.
+    """Return the status of a scheduler's run, and the Python stacks of a site.
 
     Args:
         network: leads to the scheduler.
-        scheduler: where it listens.
+        scheduler: the address at which it listens.
         token: the run's shared secret.
-        longest_s: how long to wait for its answer.
+        longest_s: how long to wait for the answer, seconds.
         stack_of: the name of the site; empty for no stacks.
 
     Raises:
-        LinkError: it cannot be reached, or does not answer.
-        PeerError: it refuses to say, or is no scheduler of this release.
+        LinkError: the scheduler cannot be reached, or does not answer.
+        PeerError: it refuses to answer, or is no scheduler of this release.
     """
     answer = _Answer()
     connection = await connect_to(network, scheduler, answer, SCHEDULER)
@@ -80,4 +80,6 @@ async def ask(
     finally:
         connection.close()
         if answer.status.done() and not answer.status.cancelled():
-            answer.status.exception()  # it may have come after the deadline: no reason to warn
+            # The answer may have come after the deadline: mark it as retrieved, so that asyncio
+            # does not warn.
+            answer.status.exception()

@@ -1,7 +1,7 @@
-"""When a run ends before its last round: rules as a value, and what follows one run by them. Pure.
+"""When a run ends before its last round: rules as a value, and their application to one run. Pure.
 
-The rules read what the log reads. A run that one of them stops ends in good order: the exchange in
-progress is finished, and the log says why no other follows.
+The rules read the events of the log. A run that a rule stops ends in good order: the exchange in
+progress is finished, and the log has the reason.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from anabranch.log.target import Target
 
 @dataclass(frozen=True)
 class StopRules:
-    """When a run ends, at whichever comes first.
+    """When a run ends: as soon as one of these rules holds.
 
     Args:
         after_s: seconds since the run began; None for no limit.
-        rounds: exchanges among all sites, each an all-reduce, a broadcast or an average; those that
+        rounds: exchanges among all sites, each an all-reduce, a broadcast or an average. Those that
             hand the state to newcomers do not count. None for no limit. A scenario's sites count
             their rounds themselves.
-        accuracy: once sites have seen that their models have it, in (0, 1]; None for no target.
-        loss: once sites tell of one that is no larger; None for no target.
-        reached_by: whose model counts where sites' models differ; see
+        accuracy: ends the run once evaluated models have it, in (0, 1]; None for no target.
+        loss: ends the run once sites tell of a loss of at most this; None for no target.
+        reached_by: the sites whose models must reach the target, if models differ; see
             :class:`anabranch.log.target.Target`.
-        refuses: whether sites hear of the end by a refused round, where a loss ends the run. Else
-            one more round is held where that is needed, with which they hear that it is the last.
+        refuses: whether sites hear of the end by a refused round, in runs that a lost site ends.
+            Otherwise one more round may follow, which tells them that it is the last.
 
     Raises:
-        ValueError: a value that cannot be, or ``reached_by`` without a target; names it.
+        ValueError: an impossible value, or ``reached_by`` without a target; names it.
     """
 
     after_s: float | None = None
@@ -61,17 +61,17 @@ class StopRules:
             raise ValueError("reached_by: there is no target; give accuracy or loss")
 
     def follow(self, sites: Collection[int], gossips: bool = False) -> Stops:
-        """Return what follows one run.
+        """Return the rules applied to one run.
 
         Args:
-            sites: those that have models of their own.
-            gossips: whether sites gossip: they then stop on a word, and no exchange is refused.
+            sites: the sites with models of their own.
+            gossips: whether sites gossip: a message then stops them, and no exchange is refused.
         """
         return Stops(self, sites, gossips)
 
 
 class Stops:
-    """Follows a run's events by its stop rules.
+    """The stop rules of one run, and the events that they have seen.
 
     Args:
         rules, sites, gossips: see :class:`StopRules`.
@@ -92,15 +92,15 @@ class Stops:
         self._targets = [each for each in (self._accuracy, self._loss) if each is not None]
 
     def timed_out(self) -> str:
-        """Return why the run ends, once ``after_s`` are over."""
+        """Return the reason for the log when ``after_s`` are over."""
         return f"{self.after_s:g} s are over"
 
     def rounds_over(self) -> str:
-        """Return why the run ends, once ``rounds`` are over."""
+        """Return the reason for the log when ``rounds`` are over."""
         return "1 round is over" if self.rounds == 1 else f"{self.rounds} rounds are over"
 
     def saw(self, event: events.Event) -> str | None:
-        """Take note of what happened; return why the run ends now, None where it does not."""
+        """Take an event; return the reason why the run ends now, None if it does not."""
         match event:
             case events.RoundDone(round=done) if self.rounds is not None and done >= self.rounds:
                 return self.rounds_over()
@@ -131,7 +131,7 @@ class Stops:
                 target.joined(site)
 
     def _saw_go(self, reached: list[Target]) -> str | None:
-        """Return why the run ends with a site's going; None where it reaches no target."""
+        """Return the reason if the remaining sites reach a target, now that one is gone."""
         if not reached:
             return None
         rules, is_accuracy = self._rules, reached[0] is self._accuracy
