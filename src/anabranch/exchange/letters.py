@@ -1,35 +1,52 @@
-"""Gossip at one site: its model in letters to neighbours, theirs in letters to it. Pure.
+"""Gossip at one site: it sends its model to neighbours in letters, and mixes theirs in. Pure.
 
-A letter is the sender's model, in chunks; what has come is used between two steps, chunk by chunk:
-a letter that is half there is half used. What is made of it is the *rule*:
+A letter is the sender's model, in chunks. A site uses chunks between two of its steps, each as it
+arrives; it does not wait for a whole letter. The *rule* says how a chunk is mixed in.
 
-**Pairs.** The receiver of a chunk x, whose own is y by then, moves by ``a (x - y)`` and answers by
-that difference. The sender moves by as much the other way, once the answer has come, from wherever
-it is by then: what it has learnt since is kept, and so is the mean over all sites, with what is on
-its way.
-Differences that are used late may push models past one another, and the further the more of them
-are on their way at once. So all letters of a site that are on their way propose half of a model
-together, and all answers that it has given and that have not come yet half of one. (Averages that
-are a time late are stable while all that move a model in that time add up to less than 1.57;
+**Pairs.** A site with chunk y receives chunk x of a letter. It moves by ``a (x - y)``, and answers
+with that difference. The sender subtracts the answer from its model as it is by then. So the sum of
+both models is unchanged, and steps made meanwhile are kept: the mean over all sites is invariant,
+if differences in flight are counted.
+
+Late differences can make models overshoot, the more of them are in flight. So a site's letters in
+flight propose at most half a model together, and its answers in flight move at most half of one.
+(Averaging with a delay is stable while all moves within the delay add up to less than 1.57;
 Olfati-Saber and Murray, IEEE TAC 2004.)
 
 **Push-sum** (Kempe, Dobra and Gehrke, FOCS 2003). Each chunk of a model has a weight. A site that
-sends a letter to m neighbours keeps ``1 / (m + 1)`` of each chunk's weight and gives each of them
-as much; a chunk becomes the mean of itself and what has come, by weight, and its weight the sum.
-So the sum of all chunks, each times its weight, over the sites and what is on its way, is kept, and
-the sum of the weights.
+sends letters to m neighbours keeps ``1 / (m + 1)`` of each chunk's weight, and gives each neighbour
+as much. A receiver's chunk becomes the weighted mean of itself and the chunks that arrived; its
+weight becomes the sum of theirs. Two sums over all sites and all letters in flight are invariant:
+of the weights, and of the chunks times their weights.
 
-**Plain.** A chunk becomes the mean of itself and what has come, each counting alike.
+**Plain.** A chunk becomes the mean of itself and the chunks that arrived, with equal weights.
 
-**Loss, repetition, order.** Chunks may come in any order. A letter or answer of which a chunk may
-be lost, as its connection has broken, is sent again, whole, and each of its chunks counts once. A
-site has one letter to each neighbour on its way, and keeps what it wrote until it has come. Where
-that takes too much memory it keeps the oldest no longer: what was not sent of it is taken back, and
-what was sent comes, unless its connection breaks. Only what is lost then moves the mean.
+**A letter to one neighbour** (``_outstanding``). There is at most one at a time::
 
-**Age.** A merge rule may let a letter count less, by the steps that its model is behind this
-site's. In push-sum, what is not used of its weight falls to this site's own model, so that weights
-add up.
+    none --write--> in flight, with a copy of the model --all chunks answered, or taken--> none
+                      |      ^
+                      |      `-- again: its connection broke, so all of it is sent once more
+                      |
+                      `take_back-> in flight, without a copy --answered, taken, or again--> none
+
+- Pairs: the answers settle it. The receiver keeps its answers until the sender confirms them.
+- Push-sum and plain: the receiver's confirmation (``LetterTaken``) settles it.
+- ``take_back`` bounds memory. The lane withdraws the chunks that it has not sent, and push-sum adds
+  them to this site's model again. Chunks that were sent may arrive yet; if their connection breaks,
+  they are lost, and only then does the mean move. In push-sum and plain the receiver is told of the
+  cut (``LetterTruncated``), and confirms.
+
+Chunks arrive in any order. Letters to one neighbour have rising numbers: a chunk of an earlier
+letter, or one that arrived before, is ignored. So each chunk counts once, however often it is sent.
+
+**Age.** A merge rule may reduce the weight of a letter, by the number of steps that its model is
+behind this site's. In push-sum the weight that is not used falls to this site's own model, so that
+the sum of weights is unchanged.
+
+**What must never happen.** A chunk is used twice. Weight disappears, except with a broken
+connection after ``take_back``. A model moves further than the bounds above while differences are in
+flight. An answer is computed from other values than the receiver moved by: ``_answer_chunk``
+encodes the difference first, and moves by the decoded one.
 """
 
 from __future__ import annotations
@@ -50,56 +67,57 @@ from anabranch.net.messages import Letter
 from anabranch.period.peers import GossipRule
 
 FIRST = 1 << 40
-"""Letters are counted from here, so that none has an exchange's number."""
+"""The number of a site's first letter to a neighbour. No exchange has so high a number."""
 
 _MOST_WEIGHT = 1e20
 _MOST_STEPS = 1 << 53
-_MOST_ON_ITS_WAY = 0.5  # of a model, by pairs: in letters, and again in answers
-_LEAST_PROPOSED = 0.01  # of a model, to one neighbour
+_MOST_IN_FLIGHT = 0.5  # of a model, in pairs: by letters in flight, and again by answers
+_LEAST_PROPOSED = 0.01  # of a model, to one neighbour; a smaller move is not worth a letter
 
 
 @dataclass(slots=True)
-class _Written:
-    """A letter to one neighbour, until it has come, or has been answered."""
+class _Outstanding:
+    """A letter in flight to one neighbour, until it is confirmed or answered."""
 
     number: int
-    steps: int
-    shares: Sequence[float]  # of its chunks
-    model: Floats | None  # as it was; None once it need not be sent again
-    chunks: set[int] = field(default_factory=set)  # that were not taken back, nor answered
+    steps: int  # of the model, when the letter was made
+    shares: Sequence[float]  # the weight of each chunk
+    model: Floats | None  # a copy of the model; None after ``take_back``
+    chunks: set[int] = field(default_factory=set)  # neither taken back nor answered
 
 
 @dataclass(slots=True)
-class _Coming:
-    """What has come of a neighbour's latest letter."""
+class _Incoming:
+    """The chunks that have arrived of a neighbour's latest letter."""
 
     number: int = FIRST - 1
     chunks: set[int] = field(default_factory=set)
 
 
 class Letters:
-    """One site's letters, and what has come of others' since it used them last.
+    """One site's letters in flight, and the moves that have arrived since the last ``use``.
 
-    It is one class since what is sent, what has come and the model are one sum, which is kept.
+    It is one class, because the rules keep one sum invariant: of the model, the letters in flight,
+    and the moves that have arrived.
 
-    Memory beside the model: what has come, as large as the model; and a copy of it for each time it
-    was sent and has not come everywhere yet.
+    Memory beside the model: one more model for the moves that have arrived; and a copy of the model
+    for each ``write`` of which a letter is still in flight.
 
     Args:
-        site: this site.
+        site: this site's index.
         model: shape (elements,); ``use`` changes it.
-        bounds: where each of its chunks begins and ends, the same at every site.
-        wire: how it travels.
-        weight: of this site's model at the beginning, > 0; by push-sum alone.
-        rule: what is made of letters.
-        counts: what part of a letter is used, in [0, 1], by how many steps its model is behind this
-            site's.
+        bounds: the first element and the end of each chunk, the same at every site.
+        wire: the format of elements on the wire.
+        weight: the initial weight of this site's model, > 0; only in push-sum.
+        rule: how letters are mixed in; see the module.
+        counts: returns the part of a letter to use, in [0, 1], given how many steps its model is
+            behind this site's.
 
     Attributes:
-        steps: that this site's model has made; its owner counts them.
-        weights: of the model's chunks, shape (chunks,); 1 but by push-sum.
-        late: neighbours from which nothing has come for too long: what is on its way to them does
-            not keep others from moving the model.
+        steps: the steps of this site's model; the owner counts them.
+        weights: the weights of the model's chunks, shape (chunks,); 1 except in push-sum.
+        late: neighbours that have been silent for too long; set by the owner. Letters and answers
+            in flight to them do not count towards the bounds of pairs.
     """
 
     def __init__(
@@ -123,38 +141,40 @@ class Letters:
         self._rule = rule
         self._counts = counts
         self.weights = np.full(len(bounds), weight if rule == "push-sum" else 1.0)
-        self._come: Floats = np.zeros_like(model)
-        self._come_weights = np.zeros(len(bounds))
+        # Moves (pairs), or chunks times their weights, that have arrived since the last `use`.
+        self._arrived: Floats = np.zeros_like(model)
+        self._arrived_weights = np.zeros(len(bounds))
         self._unused = np.zeros(len(bounds))  # weights of old letters that fall to this model
-        self._changed: set[int] = set()  # chunks of which something has come
-        self._written: dict[int, _Written] = {}  # by neighbour
-        self._numbers: dict[int, int] = {}  # of the latest letter to each
-        self._coming: dict[int, _Coming] = {}  # by neighbour
-        self._answers: dict[tuple[int, int], dict[int, Send]] = {}  # by neighbour and letter
-        self._gone: set[int] = set()  # neighbours whose letters are refused
+        self._changed: set[int] = set()  # chunks with arrived moves
+        self._outstanding: dict[int, _Outstanding] = {}  # by neighbour
+        self._numbers: dict[int, int] = {}  # of the latest letter to each neighbour
+        self._incoming: dict[int, _Incoming] = {}  # by neighbour
+        # Answers that are not confirmed yet, by (neighbour, letter), then by chunk.
+        self._answers: dict[tuple[int, int], dict[int, Send]] = {}
+        self._gone: set[int] = set()  # lost neighbours, whose data is ignored
 
-    # --- what is sent
+    # --- sending
 
     @property
     def awaited(self) -> Collection[int]:
-        """The neighbours to which a letter is on its way: they are sent no other one."""
-        return self._written.keys()
+        """The neighbours with a letter in flight. They get no other one before it is settled."""
+        return self._outstanding.keys()
 
     @property
     def owes(self) -> bool:
-        """Whether an answer is on its way."""
+        """Whether an answer of this site is not confirmed yet."""
         return bool(self._answers)
 
     @property
     def copies(self) -> int:
-        """How many copies of the model are kept for letters that are on their way."""
-        held = (each.model for each in self._written.values() if each.model is not None)
+        """The number of copies of the model that are kept for letters in flight."""
+        held = (each.model for each in self._outstanding.values() if each.model is not None)
         return len({id(model) for model in held})
 
     def write(self, neighbours: Collection[int]) -> list[Send]:
-        """Send the model as it is now, to neighbours to which no letter is on its way.
+        """Send the model as it is now to neighbours without a letter in flight.
 
-        By pairs, while as much as may be is on its way, nothing is sent.
+        In pairs, returns no messages while letters in flight propose as much as they may.
         """
         if not neighbours:
             return []
@@ -170,122 +190,137 @@ class Letters:
         model, every = self._model.copy(), range(len(self._bounds))
         sends: list[Send] = []
         for neighbour in sorted(neighbours):
-            assert neighbour not in self._written
+            assert neighbour not in self._outstanding
             number = self._numbers[neighbour] = self._numbers.get(neighbour, FIRST - 1) + 1
-            written = _Written(number, self.steps, shares, model, {*every})
-            self._written[neighbour] = written
-            sends += self._sends(neighbour, written)
+            outstanding = _Outstanding(number, self.steps, shares, model, {*every})
+            self._outstanding[neighbour] = outstanding
+            sends += self._sends(neighbour, outstanding)
         return sends
 
     def _left_to_propose(self) -> float:
-        proposed = (max(each.shares) for to, each in self._written.items() if to not in self.late)
-        return _MOST_ON_ITS_WAY - sum(proposed)
+        proposed = (
+            max(each.shares) for to, each in self._outstanding.items() if to not in self.late
+        )
+        return _MOST_IN_FLIGHT - sum(proposed)
 
     def again(self, neighbour: int) -> list[Send]:
-        """Send what is on its way to a neighbour once more: its connection has broken."""
+        """Send the letter and the answers in flight to a neighbour again: its connection broke."""
         sends: list[Send] = []
-        written = self._written.get(neighbour)
-        if written is not None and written.model is None:
-            del self._written[neighbour]  # what was on its way is lost
-        elif written is not None:
-            sends = self._sends(neighbour, written)
+        outstanding = self._outstanding.get(neighbour)
+        if outstanding is not None and outstanding.model is None:
+            del self._outstanding[neighbour]  # without a copy it cannot be sent again
+        elif outstanding is not None:
+            sends = self._sends(neighbour, outstanding)
         for (to, _), answers in self._answers.items():
             if to == neighbour:
                 sends += [Send(each.message, each.payload) for each in answers.values()]
         return sends
 
-    def _sends(self, neighbour: int, written: _Written) -> list[Send]:
-        if written.model is None:
+    def _sends(self, neighbour: int, outstanding: _Outstanding) -> list[Send]:
+        if outstanding.model is None:
             return []
         sends = []
-        for chunk in sorted(written.chunks):
+        for chunk in sorted(outstanding.chunks):
             begin, end = self._bounds[chunk]
             message = Letter(
-                written.number,
+                outstanding.number,
                 0,
                 chunk,
                 (self._site, neighbour),
                 self._terms,
-                weight=written.shares[chunk],
-                steps=written.steps,
+                weight=outstanding.shares[chunk],
+                steps=outstanding.steps,
             )
-            sends.append(Send(message, self._arithmetic.encode(written.model[begin:end])))
+            sends.append(Send(message, self._arithmetic.encode(outstanding.model[begin:end])))
         return sends
 
     def to_confirm(self, neighbour: int) -> list[tuple[int, bool]]:
-        """Return what has come from a neighbour last: the number, and whether it is an answer."""
+        """Return what to confirm to a neighbour once more: (letter's number, whether an answer).
+
+        An earlier confirmation may have been lost with the connection.
+        """
         found: list[tuple[int, bool]] = []
-        coming = self._coming.get(neighbour)
-        is_whole = coming is not None and len(coming.chunks) == len(self._bounds)
-        if coming is not None and is_whole and self._rule != "pairs":
-            found.append((coming.number, False))
-        if self._rule == "pairs" and neighbour in self._numbers and neighbour not in self._written:
+        incoming = self._incoming.get(neighbour)
+        is_whole = incoming is not None and len(incoming.chunks) == len(self._bounds)
+        if incoming is not None and is_whole and self._rule != "pairs":
+            found.append((incoming.number, False))
+        if (
+            self._rule == "pairs"
+            and neighbour in self._numbers
+            and neighbour not in self._outstanding
+        ):
             found.append((self._numbers[neighbour], True))
         return found
 
     def cut_short(self, neighbour: int) -> int | None:
-        """Return the number of a letter of which only part was sent; see ``take_back``."""
-        written = self._written.get(neighbour)
-        is_short = written is not None and written.model is None
-        return written.number if written is not None and is_short else None
+        """Return the number of the neighbour's letter if ``take_back`` has cut it; else None."""
+        outstanding = self._outstanding.get(neighbour)
+        is_short = outstanding is not None and outstanding.model is None
+        return outstanding.number if outstanding is not None and is_short else None
 
     def settled(self, neighbour: int, number: int, is_answer: bool) -> bool:
-        """Take note that a letter, or all of an answer, has come; return whether it was news."""
+        """Note that a neighbour has confirmed a letter or an answer; return whether it is news."""
         if is_answer:
             return self._answers.pop((neighbour, number), None) is not None
-        written = self._written.get(neighbour)
-        if written is None or written.number != number:
-            return False  # it was sent twice, and has come twice
-        del self._written[neighbour]
+        outstanding = self._outstanding.get(neighbour)
+        if outstanding is None or outstanding.number != number:
+            return False  # a letter that was sent twice is confirmed twice
+        del self._outstanding[neighbour]
         return True
 
     @property
     def oldest(self) -> int | None:
-        """The neighbour whose letter has been on its way for the most steps, of those kept here."""
-        kept = [(each.steps, to) for to, each in self._written.items() if each.model is not None]
+        """The neighbour whose letter has been in flight for the most steps, with a copy kept."""
+        kept = [
+            (each.steps, to) for to, each in self._outstanding.items() if each.model is not None
+        ]
         return min(kept)[1] if kept else None
 
     def take_back(self, neighbour: int, chunks: Collection[int]) -> list[Action]:
-        """Keep a letter no longer; use chunks of it here that were not sent, and never will be.
+        """Drop the copy of a letter in flight, and recover chunks that its lane has not sent.
 
         Args:
-            neighbour: its receiver.
-            chunks: which, by index.
+            neighbour: the letter's receiver.
+            chunks: the chunks, by index, that the lane has withdrawn.
 
         Returns:
-            What the neighbour is to hear.
+            What to tell the neighbour.
         """
-        written = self._written[neighbour]
-        assert written.model is not None
-        for chunk in sorted(written.chunks.intersection(chunks)):
+        outstanding = self._outstanding[neighbour]
+        assert outstanding.model is not None
+        for chunk in sorted(outstanding.chunks.intersection(chunks)):
             if self._rule == "push-sum":
                 begin, end = self._bounds[chunk]
-                self._add(chunk, written.model[begin:end], written.shares[chunk])
-        is_cut_short = bool(written.chunks.intersection(chunks))
-        written.chunks.difference_update(chunks)
-        written.model = None
-        if not written.chunks:
-            del self._written[neighbour]
-            # By pairs, what was sent of it may have been answered.
-            return [LetterArrived(neighbour, written.number, True)] if self._rule == "pairs" else []
+                self._add(chunk, outstanding.model[begin:end], outstanding.shares[chunk])
+        is_cut_short = bool(outstanding.chunks.intersection(chunks))
+        outstanding.chunks.difference_update(chunks)
+        outstanding.model = None
+        if not outstanding.chunks:
+            del self._outstanding[neighbour]
+            # In pairs every chunk that was sent has been answered, so confirm the answers.
+            return (
+                [LetterArrived(neighbour, outstanding.number, True)]
+                if self._rule == "pairs"
+                else []
+            )
         if is_cut_short and self._rule != "pairs":
-            return [LetterTruncated(neighbour, written.number)]
+            return [LetterTruncated(neighbour, outstanding.number)]
         return []
 
     def _add(self, chunk: int, values: Floats | None, weight: float) -> None:
         if values is not None and weight:
             begin, end = self._bounds[chunk]
-            self._come[begin:end] += values * np.float32(weight)
-        self._come_weights[chunk] += weight
+            self._arrived[begin:end] += values * np.float32(weight)
+        self._arrived_weights[chunk] += weight
         self._changed.add(chunk)
 
-    # --- what comes
+    # --- arriving
 
     def receive(self, message: Letter, payload_bytes: int) -> Receipt:
-        """Return where a chunk of a letter or an answer goes; nowhere, if it has come before.
+        """Return where a chunk of a letter or an answer goes; nowhere if it is a repetition.
 
         Raises:
-            MalformedMessage, OutOfPlaceMessage: it cannot be of a letter to this site.
+            MalformedMessage, OutOfPlaceMessage: no letter to this site has such a chunk.
         """
         if message.terms != self._terms:
             raise other_terms(message)
@@ -321,19 +356,19 @@ class Letters:
             )
 
     def _is_news(self, message: Letter) -> bool:
-        """Return whether a chunk has not come before, and may still be used."""
+        """Return whether a chunk has not arrived before, and may still be used."""
         sender = message.path[0]
         if message.is_answer:
-            written = self._written.get(sender)
-            is_awaited = written is not None and written.number == message.exchange
-            return is_awaited and written is not None and message.chunk in written.chunks
-        coming = self._coming.setdefault(sender, _Coming())
-        if message.exchange == coming.number:
-            return message.chunk not in coming.chunks
-        return message.exchange > coming.number
+            outstanding = self._outstanding.get(sender)
+            is_awaited = outstanding is not None and outstanding.number == message.exchange
+            return is_awaited and outstanding is not None and message.chunk in outstanding.chunks
+        incoming = self._incoming.setdefault(sender, _Incoming())
+        if message.exchange == incoming.number:
+            return message.chunk not in incoming.chunks
+        return message.exchange > incoming.number
 
     def received(self, receipt: Receipt) -> list[Action]:
-        """Take in a chunk all of which is there; say when its letter, or its answer, is."""
+        """Take in a complete chunk; report its letter or answer if that is complete now."""
         message = receipt.message
         assert isinstance(message, Letter)
         if message.path[0] in self._gone:
@@ -351,34 +386,37 @@ class Letters:
 
     def _take_letter(self, message: Letter, values: Floats | None, is_news: bool) -> list[Action]:
         sender, chunk = message.path[0], message.chunk
-        coming = self._coming[sender]
-        if message.exchange > coming.number:
-            # Its sender has let go of the one before: who confirms nothing does not fill memory.
-            self._answers.pop((sender, coming.number), None)
-            coming.number, coming.chunks = message.exchange, set()
+        incoming = self._incoming[sender]
+        if message.exchange > incoming.number:
+            # The sender has settled or dropped the letter before. Its answers are dropped too, or
+            # a sender that never confirms would fill this site's memory.
+            self._answers.pop((sender, incoming.number), None)
+            incoming.number, incoming.chunks = message.exchange, set()
         if is_news:
-            coming.chunks.add(chunk)
+            incoming.chunks.add(chunk)
             weight = message.weight * self._counts(max(0, self.steps - message.steps))
             if self._rule == "push-sum":
                 self._unused[chunk] += message.weight - weight
             if self._rule == "pairs":
-                return self._meet(message, values, weight)
+                return self._answer_chunk(message, values, weight)
             self._add(chunk, values, weight)
-        if len(coming.chunks) < len(self._bounds) and message.exchange == coming.number:
+        if len(incoming.chunks) < len(self._bounds) and message.exchange == incoming.number:
             return []
         return [LetterArrived(sender, message.exchange, False)]
 
-    def _meet(self, message: Letter, values: Floats | None, weight: float) -> list[Action]:
-        """Move towards a neighbour's chunk by pairs, and answer by how far."""
+    def _answer_chunk(self, message: Letter, values: Floats | None, weight: float) -> list[Action]:
+        """Move towards a neighbour's chunk, in pairs, and answer with the difference."""
         sender, chunk = message.path[0], message.chunk
         begin, end = self._bounds[chunk]
-        weight = min(weight, max(0.0, _MOST_ON_ITS_WAY - self._taken(chunk)))
+        weight = min(weight, max(0.0, _MOST_IN_FLIGHT - self._taken(chunk)))
         payload = self._arithmetic.encode(self._model[begin:end])
         if values is not None:
             move = values - self._model[begin:end]
             move *= np.float32(weight)
             payload = self._arithmetic.encode(move)
-            self._come[begin:end] += self._arithmetic.values(payload)  # as the neighbour gets it
+            # By the decoded difference, which is what the neighbour subtracts. Moving by the exact
+            # one would shift the mean by the rounding.
+            self._arrived[begin:end] += self._arithmetic.values(payload)
             self._changed.add(chunk)
         answer = Letter(
             message.exchange,
@@ -394,7 +432,7 @@ class Letters:
         return [Send(answer, payload)]
 
     def _taken(self, chunk: int) -> float:
-        """Return what part of a chunk is moved by answers that have not come yet."""
+        """Return the part of a chunk that answers in flight move."""
         taken = 0.0
         for (to, _), answer in self._answers.items():
             if chunk in answer and to not in self.late:
@@ -406,43 +444,43 @@ class Letters:
     def _take_answer(self, message: Letter, values: Floats | None, is_news: bool) -> list[Action]:
         sender, chunk = message.path[0], message.chunk
         here: list[Action] = [LetterArrived(sender, message.exchange, True)]
-        written = self._written.get(sender)
-        if written is None or written.number != message.exchange:
-            return here  # it is settled, or was let go
+        outstanding = self._outstanding.get(sender)
+        if outstanding is None or outstanding.number != message.exchange:
+            return here  # settled or dropped; confirm once more
         if is_news:
             begin, end = self._bounds[chunk]
             if values is not None:
-                self._come[begin:end] -= values
+                self._arrived[begin:end] -= values
                 self._changed.add(chunk)
-            written.chunks.discard(chunk)
-        if written.chunks:
+            outstanding.chunks.discard(chunk)
+        if outstanding.chunks:
             return []
-        del self._written[sender]
+        del self._outstanding[sender]
         return here
 
     def forget(self, neighbour: int) -> None:
-        """Take nothing from a neighbour any more, and await nothing: it is gone."""
+        """Forget a lost neighbour: ignore its data, and await none."""
         self._gone.add(neighbour)
-        self._coming.pop(neighbour, None)
-        self._written.pop(neighbour, None)
+        self._incoming.pop(neighbour, None)
+        self._outstanding.pop(neighbour, None)
         self._numbers.pop(neighbour, None)
         self._answers = {key: each for key, each in self._answers.items() if key[0] != neighbour}
 
     def use(self) -> bool:
-        """Make the model what it and all that has come make together; return whether any had."""
+        """Mix everything that has arrived into the model; return whether anything had."""
         for chunk in sorted(self._changed):
             begin, end = self._bounds[chunk]
-            block, come = self._model[begin:end], self._come[begin:end]
-            own, weight = self.weights[chunk], self._come_weights[chunk]
+            block, arrived = self._model[begin:end], self._arrived[begin:end]
+            own, weight = self.weights[chunk], self._arrived_weights[chunk]
             if self._rule != "pairs":
                 block *= np.float32(own / (own + weight))
-                come *= np.float32(1.0 / (own + weight))
-            block += come
-            come[:] = 0.0
+                arrived *= np.float32(1.0 / (own + weight))
+            block += arrived
+            arrived[:] = 0.0
         if self._rule == "push-sum":
-            self.weights += self._come_weights
+            self.weights += self._arrived_weights
             self.weights += self._unused
-        self._come_weights[:] = 0.0
+        self._arrived_weights[:] = 0.0
         self._unused[:] = 0.0
         has_changed = bool(self._changed)
         self._changed.clear()
@@ -451,7 +489,7 @@ class Letters:
     # --- the mean of all
 
     def weighted(self) -> Floats:
-        """Return the model, each chunk times its weight, shape (elements,)."""
+        """Return the model with each chunk multiplied by its weight, shape (elements,)."""
         found = np.empty_like(self._model)
         for (begin, end), weight in zip(self._bounds, self.weights, strict=True):
             np.multiply(self._model[begin:end], np.float32(weight), out=found[begin:end])
@@ -463,12 +501,13 @@ class Letters:
         weights: Mapping[int, npt.NDArray[np.float64]],
         parts: Sequence[tuple[int, int, Sequence[int]]],
     ) -> Floats:
-        """Make the model the weighted mean of sites' models; return it.
+        """Set the model to the weighted mean of the sites' models; return it.
 
         Args:
-            mean: of what their ``weighted`` returned, shape (elements,).
-            weights: of each site's chunks, shape (chunks,), by site.
-            parts: which sites' are in which elements: from, to, and whose; together all elements.
+            mean: the mean of the sites' ``weighted()``, shape (elements,).
+            weights: the weights of each site's chunks, shape (chunks,), by site.
+            parts: the sites that ``mean`` is of, by elements: (start, stop, sites). Together they
+                cover all elements.
         """
         for start, stop, sites in parts:
             of_chunks = np.mean([weights[site] for site in sites], axis=0)

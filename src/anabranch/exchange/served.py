@@ -1,20 +1,48 @@
-"""Push and pull at one site: its updates go to the servers, its model comes from them. Pure.
+"""Push and pull at one site: updates go to the servers, models come from them. Pure.
 
 The roots of a plan's trees are its servers: each holds the chunks dealt to its trees
-(`partition`). A push is a reduction whose root is a server's step, and a pull
-is a spread from there. Where each worker moves by itself, both have one contributor and one
-receiver; under a barrier all workers contribute to one reduction and receive from one spread, and
-in a forest those of one tree, which has a :class:`Served` of its own.
+(`partition`). A push is a reduction whose root is a server; a pull is a spread from a server. Both
+use the same two halves as an all-reduce::
 
-**Workers that die, under a barrier or in a tree.** With each loss that the scheduler tells of, an
-*epoch* of contributors ends: all sums of the update under way are void, and every worker that is
-left pushes its update again. Time is lost, and in every whole sum each update of that epoch's
-workers is there once. A site that hears of an epoch from a neighbour first keeps such sums, and
-passes none on before it knows who contributes. A worker that comes back does so between two
-updates, and then nothing is void.
+    worker --push--> Reduction --PartialSum--> ... server: partition.take --> UpdateArrived
+    worker <-------- Spread <-----Result------ ... server: serve (the scheduler's Advance)
+      `--> ModelArrived
 
-One update of all is under way at a time: a worker pushes the next only once it has the model that
-the last whole sums made, and no sum is whole before it has passed here.
+There are two modes. The pace chooses, and a :class:`Served` has one for life.
+
+**Each update alone** (``added_up`` is empty). A reduction has one contributor, and a spread has one
+receiver. At a server, an update (worker, number) passes through these states::
+
+    unknown --first chunk--> in ``_lone`` --last chunk--> in the partition --> settled
+                                  `--- discard (the pace gives it up) ----------^
+
+A repeated chunk of an update that is in the partition, or settled, is refused as a duplicate.
+
+**Added up** (a barrier, or a tree of a forest). All workers contribute to one reduction ``_sums``
+and receive from one spread. One update is under way at a time: a worker pushes the next only after
+it has the model that the last sums made. ``_sums`` is replaced in three cases: this site pushes a
+later update; a sum of the next update, or of a later epoch, arrives; or the epoch changes.
+
+**Epochs**, where updates are added up. A lost worker's part cannot be subtracted from a sum. The
+scheduler tells each loss as a new epoch: all sums under way are void, and the workers that are left
+push again. Neighbours may hear of an epoch earlier or later than this site::
+
+    message's epoch   a sum                                a chunk of a model
+    before _oldest    discarded                            discarded: its receivers have the model
+    past              discarded: its sender pushes again   like the present
+    present           added                                into the buffer, or passed on
+    future            added, but passed on only once       kept, within ``Room``
+                      ``change_epoch`` names the workers
+
+A worker that returns does so between two updates, so no sum is void. The epoch of its return
+becomes ``_oldest``.
+
+**Retired** (its group was dissolved). It discards all that arrives. Payloads that are being written
+into this site's model must end first; then ``Drained`` follows.
+
+**What must never happen.** An update counts twice in a sum, or in two sums that both complete. A
+sum of one epoch completes with the contributors of another. A model overwrites gradients that are
+still to be sent: ``push`` says how long they must stay unchanged.
 """
 
 from __future__ import annotations
@@ -42,26 +70,26 @@ from anabranch.net.errors import DuplicateMessage, OutOfPlaceMessage
 from anabranch.net.messages import ChunkMessage, PartialSum, Result
 from anabranch.plan import Chunk, Plan, places_down, places_up
 
-Own = tuple[int, Buffer, float]  # an update's number, its elements and its weight
+Own = tuple[int, Buffer, float]  # this site's update: its number, elements and weight
 
 
 class Served:
-    """One site's part in push and pull.
+    """One site's part in push and pull, as a worker, a server, a relay, or several of these.
 
-    It is one class since updates and models pass the same chunks in the same epochs.
+    Pushes and pulls are in one class, because their chunks and epochs are the same.
 
     Args:
-        site: this site.
-        plan: the one plan that everything travels along.
-        chunks: its deal of the model.
-        terms: of every exchange.
+        site: this site's index.
+        plan: the one plan along which updates and models travel.
+        chunks: the plan's deal of the model.
+        terms: the terms of every push and pull.
         partition: the part of the model that this site serves; None where it serves none.
-        added_up: the workers whose updates are added up on the way; none where each travels alone.
-        first: the update that they begin with.
-        is_later: whether another process of this site took part before this one.
+        added_up: the workers whose updates are added up on the way; empty where each travels alone.
+        first: the number of their first update.
+        is_later: whether an earlier process of this site has had this part.
 
     Attributes:
-        epoch: how many times it has changed who contributes; 0 where each update travels alone.
+        epoch: how often the set of contributors has changed; 0 where each update travels alone.
     """
 
     def __init__(
@@ -83,25 +111,26 @@ class Served:
         self._partition = partition
         self._room = Room(2 * sum(chunk.elements for chunk in chunks))
         self._is_barrier = bool(added_up)
-        self._by_nodes = len(added_up) > 1  # models that are under way go on as workers are lost
-        self._workers = frozenset(added_up)  # that contribute, as far as this site has heard
+        self._by_nodes = len(added_up) > 1  # so that a loss changes no parent
+        self._workers = frozenset(added_up)  # the contributors of this epoch
         self.epoch = 0
-        # Under a barrier the one update that is under way; the one before the first at first.
+        # The sums of the update under way, where updates are added up. Before the first push they
+        # are those of the update before the first, which no worker contributes to.
         self._before = first - 1
         self._sums = self._reduction(self._before, 0)
-        self._own: Own | None = None  # that this site has pushed last
-        self._has_added = False  # that to these sums
+        self._own: Own | None = None  # this site's latest push
+        self._has_added = False  # whether `_own` is in `_sums`
         self._lone: dict[tuple[int, int], Reduction] = {}  # at a server, by (worker, update)
-        self._pulls: dict[int, tuple[Spread, Buffer]] = {}  # by update
+        self._pulls: dict[int, tuple[Spread, Buffer]] = {}  # models awaited here, by update
         self._is_later = is_later
-        self._first = 1  # update of this process; what comes for earlier ones is another's
-        self._returning: Buffer | None = None  # for the first model of one that has come back
-        self._passing: Spread | None = None  # of a model that only passes here
+        self._first = 1  # this process's first update; earlier ones were another process's
+        self._returning: Buffer | None = None  # for the first model after this worker returned
+        self._passing: Spread | None = None  # of a model that this site only passes on
         self._passed = self._before  # the update that the last such model was for
-        self._oldest = 0  # no earlier epoch's models are of use
-        self._early: list[tuple[Result, memoryview]] = []  # of epochs not heard of
+        self._oldest = 0  # models of earlier epochs are void
+        self._early: list[tuple[Result, memoryview]] = []  # chunks of models of future epochs
         self._is_retired = False
-        self._writing: Counter[int] = Counter()  # chunks of models that are coming, by who sends
+        self._writing: Counter[int] = Counter()  # payloads in arrival, by the sending neighbour
 
     # --- pushes
 
@@ -109,10 +138,10 @@ class Served:
         """Send an update to the servers.
 
         Args:
-            update: counted from 1.
-            buffer: the gradients; must not change before everything has left, and under a barrier
-                before the next model has come.
-            weight: what the update counts, > 0.
+            update: its number, counted from 1.
+            buffer: the gradients; must not change before all messages have left. Where updates are
+                added up, not before the next model has arrived, since a new epoch sends them again.
+            weight: the update's weight, > 0.
         """
         for before in [each for each in self._pulls if each <= update]:
             del self._pulls[before]
@@ -131,7 +160,7 @@ class Served:
         return Reduction(self._site, update, self._terms, self._room, epoch)
 
     def _renew(self, update: int, epoch: int) -> list[Action]:
-        """Begin to add up an update, or the same one again: what has come is void."""
+        """Begin the sums of an update, or begin them again; all sums so far are void."""
         self._sums.release()
         self._sums, self._has_added = self._reduction(update, epoch), False
         return self._begin_sums() if epoch == self.epoch else []
@@ -143,12 +172,12 @@ class Served:
         return self._sums.deal(self._chunks)
 
     def _together(self, update: int) -> _Step:
-        """Return what takes the sums of an update of every worker."""
+        """Return the root that takes the sums of this update of all workers."""
         updates = tuple((worker, update) for worker in sorted(self._workers))
         return _Step(self._partition, updates, self._room)
 
     def _add_own(self) -> list[Action]:
-        """Add this site's update, if it is part of the sums that are formed now."""
+        """Add this site's update to the sums, if it belongs there and is not in them yet."""
         counts = (
             self._own is not None
             and self._own[0] == self._sums.exchange
@@ -163,28 +192,29 @@ class Served:
         return self._sums.contribute(buffer, weight)
 
     def change_epoch(self, epoch: int, workers: Sequence[int], update: int) -> list[Action]:
-        """Add up the updates of these workers; all sums of before are void.
+        """Begin an epoch: add up the updates of these workers; earlier epochs' sums are void.
 
         Args:
-            epoch: how many times it has changed who contributes.
-            workers: who does from now on.
-            update: which update of each worker is under way; a worker that has pushed it does so
-                again.
+            epoch: how often the set of contributors has changed.
+            workers: the contributors from now on.
+            update: the update of each worker that is under way. A worker that has pushed it
+                contributes it again.
 
         Raises:
-            OutOfPlaceMessage: it is no news, nothing is added up here, or this site holds a sum of
-                that epoch that cannot be.
+            OutOfPlaceMessage: the epoch is not a later one; each update travels alone here; or a
+                sum of that epoch contains data that does not belong to it.
         """
         if not self._is_barrier:
             raise OutOfPlaceMessage("an epoch of sums, where each update travels alone")
         if epoch <= self.epoch:
             raise OutOfPlaceMessage(f"epoch {epoch} begins, where {self.epoch} already has")
-        if not self._workers.issuperset(workers):  # some are back: the others had the last model
+        if not self._workers.issuperset(workers):
+            # A worker has returned, so this is between two updates: the others have the last model.
             self._oldest, self._passed = epoch, max(self._passed, update - 1)
         self.epoch, self._workers = epoch, frozenset(workers)
         if epoch > self._sums.epoch:
             actions = self._renew(max(update, self._sums.exchange), epoch)
-        elif epoch == self._sums.epoch:
+        elif epoch == self._sums.epoch:  # a neighbour that heard of the epoch first has sent some
             actions = self._begin_sums()
         else:
             actions = []
@@ -205,11 +235,12 @@ class Served:
     # --- pulls
 
     def come_back(self, first: int, buffer: Buffer) -> None:
-        """Await the model at a site that takes part again, as another process.
+        """Await the model at a worker that has returned, as another process.
 
         Args:
-            first: the update that it will compute first; under a barrier none is earlier.
-            buffer: overwritten chunk by chunk as the model comes.
+            first: the number of its first update. Where updates are added up, no worker is at an
+                earlier one.
+            buffer: overwritten chunk by chunk as the model arrives.
         """
         self._first = first
         if self._is_barrier:
@@ -218,11 +249,11 @@ class Served:
             self.expect(first, buffer)
 
     def expect(self, update: int, buffer: Buffer) -> None:
-        """Await the model that an update will be computed on; it ends by :class:`ModelArrived`.
+        """Await the model for computing an update; :class:`ModelArrived` tells its arrival.
 
         Args:
-            update: counted from 1.
-            buffer: overwritten chunk by chunk as the model comes.
+            update: the update's number, counted from 1.
+            buffer: overwritten chunk by chunk as the model arrives.
         """
         receivers = self._workers if self._is_barrier else frozenset({self._site})
         self._pulls[update] = self._spread(update, buffer, receivers), buffer
@@ -236,7 +267,7 @@ class Served:
         return spread
 
     def discard(self, updates: Sequence[tuple[int, int]]) -> None:
-        """Expect no more of updates, as (worker, which), that will never be part of the model."""
+        """Drop updates, as (worker, number), that will never be part of the model."""
         for update in updates:
             self._lone.pop(update, None)
 
@@ -244,14 +275,14 @@ class Served:
         """Send this site's part of the model, as it is now.
 
         Args:
-            pulls: its receivers, as (worker, the update that the worker will compute on it).
+            pulls: the receivers, as (worker, number of the update that it will compute on it).
         """
         partition = self._partition
         assert partition is not None
         if not pulls:
             return []
         if self._is_barrier:
-            (together,) = {update for _, update in pulls}  # all go on with the same one
+            (together,) = {update for _, update in pulls}  # all workers are at the same update
             pulled = self._pulls.get(together)
             if pulled is None:
                 spread, buffer = self._spread(together, None, self._workers), None
@@ -275,7 +306,7 @@ class Served:
         return actions
 
     def _count(self, update: int, spread: Spread, actions: list[Action]) -> list[Action]:
-        """Say when a model is here; a chunk of it is not worth a word."""
+        """Replace the reports of finished chunks by one report of a finished model."""
         passed: list[Action] = []
         for action in actions:
             if not isinstance(action, ChunkFinished):
@@ -284,14 +315,14 @@ class Served:
                 passed.append(ModelArrived(update))
         return passed
 
-    # --- what comes
+    # --- chunks that arrive
 
     def receive(self, message: ChunkMessage, payload_bytes: int) -> Receipt:
         """Return where a chunk of an update or of a model goes.
 
         Raises:
-            PeerError: it is not due, comes from a site that it cannot come from, or has come
-                before; see also :class:`Reduction` and :class:`Spread`.
+            PeerError: the chunk is not due, comes from the wrong site, or is a repetition; see also
+                :class:`Reduction` and :class:`Spread`.
         """
         if self._is_retired:
             return Receipt(message)
@@ -309,13 +340,13 @@ class Served:
         return receipt
 
     def received(self, receipt: Receipt) -> list[Action]:
-        """Act on a payload that is all there."""
+        """Act on a complete payload."""
         message, owner, kept = receipt.message, receipt.owner, receipt.into
         if isinstance(message, Result) and receipt.target is not None:
             self._writing[_sender(message)] -= 1
         if self._is_retired:
             return self._if_quiet()
-        if isinstance(kept, _Kept):
+        if isinstance(kept, _EarlyChunk):
             if message.epoch > self.epoch:
                 self._early.append((kept.message, kept.payload))
                 return []
@@ -324,7 +355,7 @@ class Served:
         if isinstance(owner, Spread):
             return self._count(message.exchange, owner, owner.received(receipt))
         if not isinstance(owner, Reduction):
-            return []  # it is void
+            return []  # void
         if self._is_barrier:
             if owner is not self._sums:
                 return []
@@ -338,12 +369,12 @@ class Served:
         return actions
 
     def gone(self, neighbour: int) -> list[Action]:
-        """Expect no more of what a neighbour was sending: its connection has broken."""
+        """Drop the payloads that a neighbour was sending: its connection has broken."""
         del self._writing[neighbour]
         return self._if_quiet() if self._is_retired else []
 
     def retire(self) -> None:
-        """Take nothing more from now on: its workers are in other groups."""
+        """Discard all that arrives from now on: the workers are in other groups."""
         self._is_retired = True
         self._sums.release()
         self._own, self._returning, self._passing = None, None, None
@@ -353,7 +384,7 @@ class Served:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is being written for it into memory that others may use now."""
+        """Whether no payload is being written for it. Another group may use the memory then."""
         return not self._writing.total()
 
     def _if_quiet(self) -> list[Action]:
@@ -365,7 +396,7 @@ class Served:
             raise OutOfPlaceMessage("an update for this site, which serves no part of the model")
         update = message.path[0], message.exchange
         if partition.has_forgotten(update):
-            return Receipt(message)  # it was on its way
+            return Receipt(message)  # the worker died; this was in flight
         if partition.has_settled(update) or partition.is_here((update,)):
             raise DuplicateMessage(
                 f"chunk {message.chunk} of update {update[1]} of site {update[0]}"
@@ -382,9 +413,9 @@ class Served:
 
     def _receive_sum(self, message: PartialSum, payload_bytes: int) -> Receipt:
         if message.epoch < self._sums.epoch:
-            return Receipt(message)  # its sender hears of the loss too, and sends another
+            return Receipt(message)  # void; its sender hears of the new epoch, and sends again
         if 0 < message.exchange < self._first:
-            return Receipt(message)  # for an earlier process of this site
+            return Receipt(message)  # meant for an earlier process of this site
         self._check_due(message)
         sums = self._sums
         if (message.exchange, message.epoch) != (sums.exchange, sums.epoch):
@@ -402,14 +433,15 @@ class Served:
     def _check_due(self, message: PartialSum) -> None:
         now, name = self._sums.exchange, f"the sum of chunk {message.chunk} of update "
         name += f"{message.exchange} from site {message.path[0]}"
-        # Two updates may be under way, as seen from here, and each site is lost once at most in
-        # one; between them some may come back together.
+        # A bound, so that a malformed epoch cannot void the sums. Neighbours are at most one update
+        # ahead. In each of the two updates every site is lost at most once; returns between the
+        # updates come together, as one epoch.
         if message.epoch > self.epoch + 2 * self._plan.size:
             raise OutOfPlaceMessage(f"{name}, of epoch {message.epoch}, where {self.epoch} is now")
         if message.exchange < now:
             raise DuplicateMessage(f"{name}, where update {now} is under way")
         if message.epoch > self._sums.epoch:
-            return  # those who took part in between may have made updates that did not pass here
+            return  # workers of epochs in between may have made updates that did not pass here
         due = now if now > self._before and not self._sums.is_complete else now + 1
         if message.exchange > due:
             raise OutOfPlaceMessage(f"{name}, where update {now} is under way")
@@ -426,16 +458,16 @@ class Served:
                 payload_bytes // self._arithmetic.item_bytes,
                 f"chunk {message.chunk} of the model for update {message.exchange}",
             )
-            kept = _Kept(message, memoryview(bytearray(payload_bytes)))
+            kept = _EarlyChunk(message, memoryview(bytearray(payload_bytes)))
             return Receipt(message, target=kept.payload, into=kept)
         elif self._site in self._workers:
             if message.exchange < self._first:
-                return Receipt(message)  # for an earlier process of this site
+                return Receipt(message)  # meant for an earlier process of this site
             spread = self._expected(message.exchange)
         else:
             passing = self._to_pass(message)
             if passing is None:
-                return Receipt(message)  # for a worker that was lost
+                return Receipt(message)  # its receivers are lost
             spread = passing
         receipt = spread.receive(message, payload_bytes)
         if self._is_barrier and self._site not in self._workers:
@@ -450,7 +482,7 @@ class Served:
         return pulled[0]
 
     def _to_pass(self, message: Result) -> Spread | None:
-        """Return the part of a site that only passes a model on; None where it need not."""
+        """Return the spread of a model that this site only passes on; None to discard the chunk."""
         places = places_down(self._plan, self._site, self._workers, self._by_nodes)
         if not places[self._chunks[message.chunk].tree].paths_down:
             return None
@@ -459,7 +491,7 @@ class Served:
             raise DuplicateMessage(name)
         if message.exchange > self._latest_due:
             if self._is_later and self._passing is None:
-                return None  # for an earlier process of this site, without which it is void
+                return None  # its way led through an earlier process of this site, so it is void
             raise OutOfPlaceMessage(f"{name}, where that for {self._passed} was the last")
         spread = self._passing
         if spread is None or spread.exchange != message.exchange:
@@ -468,10 +500,10 @@ class Served:
 
     @property
     def _latest_due(self) -> float:
-        """The latest update whose model may pass here.
+        """The latest update whose model may pass through this site; infinity if unknown.
 
-        None comes for an update that workers compute on the model that they have, so that is known
-        only where their sums pass here too.
+        This site knows which update is under way only if sums pass through it too. Models alone do
+        not tell: none is sent for an update that workers compute on the model they have.
         """
         up = places_up(self._plan, self._site, self._workers)
         if not any(place.children for place in up):
@@ -479,7 +511,7 @@ class Served:
         return max(self._passed, self._sums.exchange, 1) + 1
 
     def _receive_early(self, message: Result, payload: memoryview) -> list[Action]:
-        """Act on a chunk that came under an epoch not heard of then."""
+        """Act on a chunk of a model that was kept until its epoch began here."""
         try:
             receipt = self._receive_model(message, len(payload))
         except (OutOfPlaceMessage, DuplicateMessage) as error:
@@ -490,12 +522,12 @@ class Served:
 
 
 def _sender(message: ChunkMessage) -> int:
-    """Return the neighbour that a chunk comes from, whose path ends here."""
+    """Return the neighbour that sent a chunk to this site, the end of its path."""
     return message.path[-2]
 
 
 class _Step:
-    """At a server: a step of its part of the model, taken with these updates when all are here."""
+    """At a server: the root of sums, which puts their chunks into the server's partition."""
 
     def __init__(
         self, partition: ServerPartition | None, updates: tuple[tuple[int, int], ...], room: Room
@@ -513,8 +545,8 @@ class _Step:
         return [UpdateArrived(*update) for update in here]
 
 
-class _Kept:
-    """A chunk of a model of an epoch that this site has not heard of."""
+class _EarlyChunk:
+    """A chunk of a model, of an epoch that has not begun here yet."""
 
     def __init__(self, message: Result, payload: memoryview) -> None:
         self.message = message

@@ -1,13 +1,25 @@
-"""A site's data plane: what comes in on others' lanes, and what becomes of lanes that end.
+"""A site's data plane: receives on neighbours' lanes, and decides what follows when a lane ends.
 
-What moves over lanes is of three kinds, and each has a :class:`Plug`: exchanges, a served model,
-and letters of sites that gossip. A chunk says by the op in its terms which of them it is for. One
-plug at a time is *in charge*: it says what becomes of a lane that has ended. Exchanges are first. A
-served model takes over once it is there. Gossip takes over while it goes on, and then hands back to
-exchanges, by which all models become their mean.
+**Plugs.** Three kinds of traffic share the lanes: exchanges, a served model, and letters (gossip).
+Each has a :class:`Plug`. The op in a chunk's terms names the plug::
 
-A lane ends at both ends, as each notices, and may be reported more than once. Only the first report
-of a neighbour's latest incarnation counts, until that neighbour returns.
+    neighbour's lane --_Inbound--> on_chunk --this site is the receiver--> plug.receive -> Sink
+                                      `------ another site is ------------> Relays --> next lane
+    this site's lane --_Outbound-- answers: Credit, Refusal, TimeReply
+
+**In charge.** One plug at a time decides the :class:`Fate` of lanes that end. First exchanges; a
+served model takes over when it is made; gossip takes over while it runs, and hands back to
+exchanges, which average the models at the end.
+
+**The end of a lane.** Both ends notice it, and may report it more than once. Only the first report
+on a neighbour's latest incarnation counts, until that neighbour returns.
+
+**What must never happen.**
+
+- A failure is replaced by a later one: the first error is the cause, and all callers get it.
+- A message before a valid Hello is acted on, or one whose path does not come from its sender.
+- A refused chunk is ignored by its sender while an exchange needs it: the exchange would never end.
+  ``on_refusal`` fails the data plane by name instead.
 """
 
 from __future__ import annotations
@@ -56,18 +68,18 @@ _LONGEST_S = 1e12  # any clock's time is less
 
 
 class Fate(Enum):
-    """What becomes of a lane that has ended, and of what waited for it."""
+    """What follows when a lane ends."""
 
-    LOSE = "the neighbour counts as lost, and what waited ends as if it had been sent"
+    LOSE = "the neighbour counts as lost, and its messages end as if they had been sent"
     REMAKE = "the lane is made again; the other end makes its own"
-    FAIL = "the data plane is useless from then on"
+    FAIL = "the data plane has failed, and every call raises the error"
 
 
 class Plug(Protocol):
-    """What one kind of message on lanes is for.
+    """Takes one kind of traffic of the data plane.
 
     Attributes:
-        fate: what becomes of a lane that ends while this is in charge.
+        fate: what follows when a lane ends while this plug is in charge.
     """
 
     fate: Fate
@@ -76,50 +88,50 @@ class Plug(Protocol):
         """Return where a chunk goes.
 
         Raises:
-            PeerError: it cannot be.
+            PeerError: the chunk is malformed, repeated or out of place.
         """
 
     def repeated(self, message: ChunkMessage) -> bool:
-        """Return whether a chunk that has come again may have spoilt something that goes on."""
+        """Return whether a repeated chunk may have falsified a sum or result in progress."""
 
     def lane_ended(self, neighbour: int) -> None:
         """Act on the end of a lane to or from a neighbour, while in charge."""
 
 
 class GossipPlug(Plug, Protocol):
-    """What letters are for."""
+    """Takes letters, and the messages without payload that belong to gossip."""
 
     def hear(self, sender: int, message: AnyMessage) -> None:
-        """Act on what a neighbour says.
+        """Act on a neighbour's message.
 
         Raises:
-            PeerError: it cannot be.
+            PeerError: the message is malformed, or out of place.
         """
 
 
 class Owner(Protocol):
-    """What a data plane tells the site it belongs to, and asks of it.
+    """The site that a data plane belongs to, as the data plane sees it.
 
     Attributes:
-        progressed: the data plane calls this with each message that it has sent; or None.
+        progressed: called each time a message has ended, sent or not; or None.
     """
 
     progressed: Callable[[], None] | None
 
     def refused(self, sender: int | None, error: PeerError) -> None:
-        """A message was refused; the sender is None where it could not be told."""
+        """A message was refused; the sender is None where it is unknown."""
 
     def failed(self, error: Exception) -> None:
-        """The data plane is useless from now on; said once."""
+        """The data plane has failed; called once."""
 
     def cut_off(self, neighbour: int, incarnation: int, error: Exception) -> None:
-        """A lane to or from an incarnation of a neighbour has ended; it may be that it died."""
+        """A lane to or from an incarnation of a neighbour has ended; the neighbour may be dead."""
 
     def silent(self, neighbour: int, incarnation: int, is_silent: bool) -> None:
-        """An incarnation of a neighbour is silent for unusually long; or speaks again."""
+        """An incarnation of a neighbour is silent for unusually long, or is heard again."""
 
     def carry(self, source: int, connection: Connection) -> Receiver:
-        """Pipe a neighbour's connection to the scheduler; return what hears it from now on."""
+        """Pipe a neighbour's connection to the scheduler; return its receiver from now on."""
 
 
 class DataPlane:
@@ -127,15 +139,15 @@ class DataPlane:
 
     Args:
         network: connects to the neighbours.
-        config: see there.
+        config: see :class:`DataPlaneConfig`.
         owner: the site it belongs to.
-        instruments: stamp chunks that leave, and measure those that come.
+        instruments: stamp chunks that leave, and measure those that arrive.
 
     Attributes:
         config, owner, instruments: see above.
-        neighbourhood: what is known of the neighbours.
-        lanes: what leaves this site.
-        connections: what lanes are made of.
+        neighbourhood: the state of the neighbours.
+        lanes: the lanes from this site.
+        connections: makes and offers connections.
     """
 
     def __init__(
@@ -165,8 +177,8 @@ class DataPlane:
         )
         self._relays = Relays(config, self.neighbourhood, self.lanes.put, self.connections.answer)
         self._refusals = RefusalLimit()
-        self._plugs: list[Plug] = [_Unplugged("data that is for nothing here")] * OPS
-        self._plugs[Op.STEP] = _Unplugged("an update or a model, which nothing serves here")
+        self._plugs: list[Plug] = [_Unplugged("a chunk, where no exchange can run")] * OPS
+        self._plugs[Op.STEP] = _Unplugged("an update or a model, where no model is served")
         self._gossip: GossipPlug | None = None
         self._in_charge: Plug = self._plugs[Op.MEAN]
         self._remakes = False  # a lane may be made again, now or by a neighbour that is late
@@ -174,10 +186,10 @@ class DataPlane:
     # --- plugs
 
     def put_in_charge(self, plug: Plug, *ops: Op) -> Plug:
-        """Let a plug say what becomes of lanes that end, and take what comes of these ops.
+        """Put a plug in charge, and route chunks of these ops to it.
 
         Returns:
-            The plug that was in charge.
+            The plug that was in charge before.
         """
         for op in ops:
             self._plugs[op] = plug
@@ -186,7 +198,10 @@ class DataPlane:
         return before
 
     def gossip(self, plug: GossipPlug) -> Plug:
-        """Take letters, and lanes of neighbours that gossip already; return the plug in charge."""
+        """Route letters to a plug, before it is in charge; return the plug in charge.
+
+        Neighbours may gossip already: their letters, and lanes that they make again, are accepted.
+        """
         self._gossip = plug
         self._remakes = True
         return self._in_charge
@@ -194,12 +209,12 @@ class DataPlane:
     # --- failure
 
     def check(self) -> None:
-        """Raise what this data plane has failed by, if it has."""
+        """Raise the error of this data plane, if it has failed."""
         if self._failure.done():
             self._failure.result()
 
     async def unless_failed(self, awaitable: Awaitable[T]) -> T:
-        """Await something; raise the data plane's failure if that comes first."""
+        """Return the awaitable's result; raise the data plane's failure if that comes first."""
         task = asyncio.ensure_future(awaitable)
         try:
             either: list[asyncio.Future[Any]] = [task, self._failure]
@@ -215,7 +230,7 @@ class DataPlane:
             self.owner.failed(error)
 
     def _set_failure(self, error: Exception) -> bool:
-        """Take note of a failure; return whether it is the first."""
+        """Record a failure; return whether it is the first."""
         if self._failure.done():
             return False
         self._failure.set_exception(error)
@@ -225,14 +240,14 @@ class DataPlane:
     # --- neighbours that come and go
 
     def cut(self, neighbour: int) -> None:
-        """Send nothing to a neighbour any more, and take nothing from it."""
+        """Close all connections with a neighbour; it counts as lost."""
         self.neighbourhood.lose(neighbour)
         self.lanes.drop(neighbour)
         self.connections.close_inbound(neighbour)
         self.connections.drop_offers(neighbour)
 
     def returned(self, neighbour: int, incarnation: int, address: Address) -> None:
-        """Lead lanes to a neighbour that can be reached again, perhaps as another process."""
+        """Open lanes again to a neighbour that can be reached, perhaps as another process."""
         known = self.neighbourhood
         is_another = incarnation != known.incarnations[neighbour]
         known.returned(neighbour, incarnation, address)
@@ -246,18 +261,21 @@ class DataPlane:
             self.owner.silent(neighbour, incarnation, is_silent)
 
     def _broken(self, target: int, incarnation: int, error: Exception) -> None:
-        """Take note that this site could not send on its lane to a neighbour."""
+        """Act on an error of sending on the lane to a neighbour."""
         name = self.config.name
         lost = f"{name(self.config.site)} lost its lane to {name(target)}: {error}"
         self._lane_ended(target, incarnation, LinkError(lost))
 
     def lost(self, sender: int, incarnation: int, error: Exception) -> None:
-        """Take note that a neighbour's lane has ended; it makes that again itself, if it is to."""
+        """Act on the end of a neighbour's lane to this site.
+
+        Where lanes are made again, the neighbour does that at its end.
+        """
         if self._in_charge.fate is not Fate.REMAKE:
             self._lane_ended(sender, incarnation, self._cut(sender, self.config.site, error))
 
     def no_longer_heard(self, target: int, incarnation: int, error: Exception) -> None:
-        """Take note that the lane to a neighbour has ended."""
+        """Act on the end of the lane to a neighbour, noticed while receiving its answers."""
         self._lane_ended(target, incarnation, self._cut(self.config.site, target, error))
 
     def _cut(self, source: int, target: int, error: Exception) -> LinkError:
@@ -265,7 +283,7 @@ class DataPlane:
         return LinkError(f"the lane from {ends} ended, says site {self.config.site}: {error}")
 
     def _lane_ended(self, neighbour: int, incarnation: int, error: Exception) -> None:
-        """Do with a lane that has ended as the plug in charge has it."""
+        """Apply the fate that the plug in charge has for lanes that end."""
         known, plug = self.neighbourhood, self._in_charge
         if known.is_earlier(neighbour, incarnation):
             return
@@ -287,7 +305,7 @@ class DataPlane:
     # --- receiving
 
     def welcome(self, connection: Connection) -> Receiver:
-        """Take a new connection; its first message must be a valid Hello."""
+        """Return the receiver of a new connection; its first message says what it is for."""
         return _Inbound(self, connection)
 
     def admit(self, hello: Hello, connection: Connection) -> int:
@@ -295,10 +313,10 @@ class DataPlane:
         return self.connections.admit(hello, connection, self._remakes)
 
     def carry(self, request: PipeRequest, connection: Connection) -> Receiver:
-        """Check who asks for a pipe to the scheduler; return what hears it from now on.
+        """Pipe a neighbour's connection to the scheduler; return its receiver from now on.
 
         Raises:
-            UnauthorisedPeer: not a neighbour of this site.
+            UnauthorisedPeer: the sender is not a neighbour of this site.
         """
         self.connections.check_pipe(request, connection)
         return self.owner.carry(request.source, connection)
@@ -332,16 +350,16 @@ class DataPlane:
         return self._gossip
 
     def said(self, sender: int, message: LetterEnds | LetterTaken | StepsKnown) -> None:
-        """Hear what a neighbour says, where sites gossip."""
+        """Pass a neighbour's message to the gossip plug."""
         if self._gossip is None:
             raise OutOfPlaceMessage(f"a {type(message).__name__}, where no sites gossip")
         self._gossip.hear(sender, message)
 
     def on_refusal(self, sender: int, refusal: Refusal) -> None:
-        """Act on a neighbour's refusal of what this site sent.
+        """Act on a neighbour's refusal of a message from this site.
 
-        A duplicate was counted before, and what this site never sent does no harm; but an
-        exchange whose data was refused cannot end, so it ends here and now, by name.
+        A refused duplicate was counted before, and a chunk that this lane did not send is not
+        missed. But an exchange cannot end without a chunk that was refused, so this fails now.
         """
         error = PeerError(
             f"{self.config.name(sender)} refused a message of {self.config.name(self.config.site)}"
@@ -355,7 +373,7 @@ class DataPlane:
             self.fail(error)
 
     def repeated(self, sender: int, message: ChunkMessage) -> None:
-        """Take note that a chunk has come again: fail, where that may have spoilt a result."""
+        """Act on a repeated chunk: fail where it may have falsified a result."""
         if self._plug_of(message).repeated(message):
             what = "sum" if isinstance(message, PartialSum) else "result"
             self.fail(
@@ -380,10 +398,10 @@ class DataPlane:
 
 
 class _Unplugged:
-    """Takes what is for a plug that this site has not got: it refuses all of it.
+    """In place of a plug that this site does not have: refuses every chunk.
 
     Args:
-        what: such a chunk is, in words.
+        what: describes such a chunk in the error.
     """
 
     fate = Fate.FAIL
@@ -392,7 +410,7 @@ class _Unplugged:
         self._what = what
 
     def receive(self, message: ChunkMessage, payload_bytes: int) -> Sink:
-        op_of(message.terms)  # or they name none
+        op_of(message.terms)  # raises a more precise error for terms that name no op
         raise OutOfPlaceMessage(self._what)
 
     def repeated(self, message: ChunkMessage) -> bool:
@@ -411,16 +429,21 @@ def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[],
 
 
 class _Inbound:
-    """Receives what a neighbour sends on its lane to this site.
+    """Receives the messages of a neighbour's lane to this site.
+
+    Its first message says what a connection is for: Hello (a lane), Offer (the neighbour takes no
+    connections, and offers this one for this site's lane to it), or PipeRequest (a pipe to the
+    scheduler).
 
     Args:
-        plane: this site's.
-        connection: which; where this site makes it, as soon as it is made.
-        called: the neighbour to which this site offers it; None where it came in.
+        plane: this site's data plane.
+        connection: the connection; None until it is made, where this site makes it.
+        called: the neighbour to which this site offers the connection; None where it came in.
 
     Attributes:
         connection: see above.
-        taken: whether a neighbour's lane has taken the connection that this site offers it.
+        taken: set to True when a neighbour's lane takes the connection; to False if it is closed
+            before that.
     """
 
     def __init__(
@@ -433,12 +456,11 @@ class _Inbound:
         self.connection = connection
         self._called = called
         self.taken: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._sender: int | None = None  # until a valid Hello
+        self._sender: int | None = None  # None before a valid Hello
         self._incarnation = 0
-        # Where the neighbour has offered the connection for this site's lane to it: who, and what
-        # hears its answers.
+        # After an Offer: the neighbour, and the receiver of its answers to this site's lane.
         self._offer: tuple[int, Receiver] | None = None
-        self._pipe: Receiver | None = None  # where it has asked for a pipe to the scheduler
+        self._pipe: Receiver | None = None  # after a PipeRequest
 
     def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
         assert self.connection is not None
@@ -460,7 +482,7 @@ class _Inbound:
         raise OutOfPlaceMessage(f"a {type(message).__name__} on a lane")
 
     def _introduced(self, message: AnyMessage, connection: Connection) -> None:
-        """Hear who speaks, and what the connection is for."""
+        """Act on the first message, which names the sender and the connection's purpose."""
         plane = self._plane
         if isinstance(message, Offer) and self._called is None:
             self._offer = message.source, plane.connections.take_offer(message, connection)
@@ -471,10 +493,10 @@ class _Inbound:
             self._incarnation = message.incarnation
             self.taken.set_result(True)
         elif isinstance(message, Refusal) and self._called is not None:
-            return  # it closes the connection, and may take the next
+            return  # the neighbour closes the connection; it may take the next one
         elif isinstance(message, Refusal):
             raise UnauthorisedPeer(
-                f"{connection.peer} does not take this process for the site that it called: "
+                f"{connection.peer} does not accept this process as the site that it called: "
                 f"{message.detail}"
             )
         else:
@@ -517,7 +539,7 @@ class _Inbound:
 
 
 class _Outbound:
-    """Receives what a neighbour answers on this site's lane to it."""
+    """Receives a neighbour's answers on this site's lane to it."""
 
     def __init__(self, plane: DataPlane, target: int, incarnation: int) -> None:
         self._plane = plane

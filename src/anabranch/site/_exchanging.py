@@ -1,4 +1,29 @@
-"""The exchanges that a site takes part in, over its lanes: one kind of what moves there."""
+"""Exchanges over a data plane: the plug that connects `exchange.exchange` to lanes and callers.
+
+The pure part decides; this part executes its actions, and wakes the caller::
+
+    caller: await exchange() --begin--> Exchange --actions--> _act: Send -> lane
+    lane: receive -> Receipt -> payload complete -> received -----^        Stray -> owner.refused
+                                                                           ChunkFinished -> advanced
+
+**An exchange in progress** is a :class:`_Running`; its future ``ended`` wakes the caller. Exactly
+one event sets it, or the data plane fails first:
+
+- the exchange is complete *and* no message refers to the buffer any more (``_end_if_complete``,
+  asked after each list of actions and each time ``unsent`` reaches zero);
+- ``stop``: a repair begins; the caller gets :class:`Interrupted`;
+- ``give_up``: the exchange fails at every site, with one error.
+
+Chunks that arrive before the caller does are kept in an early exchange, without a ``_Running``.
+
+**What must never happen.**
+
+- The caller gets its buffer back while a message still refers to it (``Unsent``): the program would
+  change bytes that are not sent yet.
+- Late data of a cancelled or failed exchange is refused. Neighbours may not know of the end yet; a
+  refusal would fail them. So these exchanges are stopped, which discards such data.
+- A refused chunk leaves an exchange waiting: data that does not fit fails the data plane by name.
+"""
 
 from __future__ import annotations
 
@@ -19,30 +44,32 @@ from anabranch.site._dataplane import DataPlane, Fate
 
 
 class Interrupted(Exception):
-    """An exchange was stopped before its end, to be repaired."""
+    """An exchange was stopped before its end, so that it can be repaired."""
 
 
 @dataclass(slots=True)
 class _Running:
-    """An exchange that this site takes part in, until its result is here."""
+    """An exchange that has begun here, until its caller wakes."""
 
     exchange: Exchange
-    cuts: tuple[tuple[int, int], ...]  # of an exchange whose dispatch goes on
-    is_watched: bool  # the owner wants to know how far it is
+    cuts: tuple[tuple[int, int], ...]  # bounds of all chunks, if dispatched during the exchange
+    is_watched: bool  # whether to report each finished chunk to the owner
     ended: asyncio.Future[None]
-    is_spare: bool  # it uses what others leave of the lanes
-    unsent: Unsent  # chunks of this site's making that refer to the buffer
+    is_spare: bool  # whether its messages yield to all others
+    unsent: Unsent  # messages of this site that may refer to the buffer
 
 
 class Exchanging:
     """Runs exchanges over a data plane; see :class:`anabranch.site._dataplane.Plug`.
 
     Args:
-        plane: moves the chunks; this is in charge of its lanes until another plug is.
-        advanced: told of an exchange each time that one more chunk of it is finished here.
+        plane: moves the chunks. This plug is in charge of it, until another one takes over.
+        advanced: called with an exchange each time one more of its chunks is finished here.
 
     Attributes:
         site: this site's index.
+        fate: see :class:`anabranch.site._dataplane.Plug`; a lane's end is a loss if exchanges can
+            be repaired, and otherwise a failure.
         plane: see above.
     """
 
@@ -73,32 +100,33 @@ class Exchanging:
         followers: frozenset[int] = frozenset(),
         is_spare: bool = False,
     ) -> tuple[int, int | None] | None:
-        """Take part in an exchange, to its end.
+        """Run an exchange to its end.
 
         Args:
-            number: the exchange's.
-            terms: the same at every member.
-            plan: the one plan every member runs this exchange under.
-            buffer: what is contributed; holds the result afterwards.
-            weight: of this site's contribution, > 0.
+            number: the exchange's number.
+            terms: its terms, the same at every member.
+            plan: the one plan under which every member runs this exchange.
+            buffer: this site's contribution; holds the result afterwards.
+            weight: the contribution's weight, > 0.
             chunk_elements: the most elements of a chunk.
-            trees: of the first chunks, where they are dispatched during the exchange
-                (``dispatched``); None where all chunks are dealt by share.
-            is_watched: whether to tell the owner of every chunk that is finished here.
-            receivers: who gets the result; None for every member but a source.
-            followers: members that contribute nothing, where there is no source.
-            is_spare: whether it uses what other exchanges leave of the lanes.
+            trees: the trees of the first chunks, where chunks are dispatched during the exchange
+                (see ``dispatched``); None where all chunks are dealt by share.
+            is_watched: whether to call ``advanced`` for this exchange.
+            receivers: the sites that get the result; None for all members, without the source if
+                there is one.
+            followers: members that contribute nothing; only where there is no source.
+            is_spare: whether its messages yield to those of other exchanges.
 
         Returns:
             The tree of the chunk that was finished last here, and the neighbour that sent it.
 
         Raises:
             LinkError, PeerError: the exchange cannot be completed.
-            Interrupted: it was stopped.
+            Interrupted: ``stop`` was called.
         """
         self.plane.check()
         for target in plan.next_hops[self.site]:
-            self.plane.lanes.lane(target)
+            self.plane.lanes.lane(target)  # connects now, while the first chunks are summed
         cuts: tuple[tuple[int, int], ...] = ()
         chunks: Sequence[Chunk]
         if trees is None:
@@ -121,7 +149,7 @@ class Exchanging:
         try:
             await self.plane.unless_failed(running.ended)
         except BaseException:
-            self._exchanges.stop(number)  # neighbours that have not heard of it may still send
+            self._exchanges.stop(number)  # neighbours may still send; that must not be refused
             raise
         finally:
             del self._running[number]
@@ -129,17 +157,17 @@ class Exchanging:
         return exchange.spread.latest
 
     def give_up(self, number: int, error: Exception) -> None:
-        """End an exchange with an error, as it ends everywhere; what still comes is thrown away."""
+        """End an exchange with an error, as at every site; discard its later messages."""
         self._exchanges.stop(number)
         running = self._running.get(number)
         if running is not None and not running.ended.done():
             running.ended.set_exception(error)
 
     def stop(self, number: int) -> list[tuple[int, int]]:
-        """Stop an exchange, begun here or not; whatever comes of it from now on is thrown away.
+        """Stop an exchange, early or begun; discard its later messages.
 
         Returns:
-            The elements whose result is here.
+            The element ranges of the buffer that hold the result.
         """
         running = self._running.get(number)
         held: list[tuple[int, int]] = []
@@ -155,13 +183,17 @@ class Exchanging:
         """Take the trees of the next chunks of an exchange, in order.
 
         Raises:
-            OutOfPlaceMessage: it is dealt beforehand.
+            OutOfPlaceMessage: all chunks of the exchange were dealt at its beginning.
         """
         running = self._running.get(number)
         if running is None:
-            return  # its buffer was shorter than the largest that the scheduler deals for
+            # The exchange has ended here. The scheduler deals for the largest buffer that a call
+            # may have, so trees may be left over.
+            return
         if not running.cuts:
-            raise OutOfPlaceMessage(f"chunks of exchange {number}, which was dealt beforehand")
+            raise OutOfPlaceMessage(
+                f"trees for chunks of exchange {number}, all of whose chunks have trees already"
+            )
         exchange = running.exchange
         chunks = _next_chunks(running.cuts, exchange.dealt, trees)
         try:
@@ -170,7 +202,12 @@ class Exchanging:
             self.plane.fail(error)
 
     def _act(self, actions: Sequence[Action], running: _Running | None) -> None:
-        """Do what follows from a call or a message; of which exchange, if it goes on here."""
+        """Execute actions.
+
+        Args:
+            actions: in order.
+            running: their exchange; None before it has begun here.
+        """
         for action in actions:
             if type(action) is Send:
                 if running is not None:
@@ -194,7 +231,8 @@ class Exchanging:
     def receive(self, message: ChunkMessage, payload_bytes: int) -> Sink:
         """See :class:`anabranch.site._dataplane.Plug`."""
         exchange = self._active.get(message.exchange)
-        if exchange is not None and message.terms == exchange.terms:  # so it is nearly always
+        if exchange is not None and message.terms == exchange.terms:
+            # The usual case, without the detour over `Exchanges`: this runs for every chunk.
             half = exchange.reduction if type(message) is PartialSum else exchange.spread
             receipt = half.receive(message, payload_bytes)  # type: ignore[arg-type]
         else:
@@ -203,14 +241,14 @@ class Exchanging:
 
     def _received(self, receipt: Receipt) -> None:
         number = receipt.message.exchange
-        if number in self._active:  # else it has ended with an error
+        if number in self._active:  # else it was stopped while the payload was arriving
             assert receipt.owner is not None
             self._act(receipt.owner.received(receipt), self._running.get(number))
 
     def repeated(self, message: ChunkMessage) -> bool:
-        """See :class:`anabranch.site._dataplane.Plug`; in an all-reduce each is sent once.
+        """See :class:`anabranch.site._dataplane.Plug`; in an exchange each chunk is sent once.
 
-        One of the two is not what its sender meant, and it may be the one that counted.
+        So one of the two is wrong, and it may be the one that was added.
         """
         return message.exchange in self._active
 
@@ -226,7 +264,7 @@ def _end_if_complete(exchange: Exchange, ended: asyncio.Future[None]) -> None:
 def _next_chunks(
     cuts: tuple[tuple[int, int], ...], first: int, trees: tuple[int, ...]
 ) -> tuple[Chunk, ...]:
-    """Return the next chunks; trees beyond the buffer's last chunk are for longer buffers."""
+    """Return the next chunks; ignore trees beyond the last chunk, which are for longer buffers."""
     bounds = cuts[first : first + len(trees)]
     return tuple(
         Chunk(index, tree, start, stop)

@@ -1,7 +1,34 @@
-"""A site that gossips: sends letters to neighbours, uses theirs, and keeps its clock.
+"""Gossip over a data plane: the plug that sends letters, mixes in neighbours', and keeps the clock.
 
-Everything goes between neighbours: nothing of it needs the scheduler, so that what is cut off from
-it, or from some sites, goes on with the others.
+The pure part (`exchange.letters`) says what a letter does to the model. This part decides when to
+send one and to which neighbours, and repairs lanes. Gossip needs no scheduler: a site that is cut
+off from it, or from some sites, continues with the neighbours that it reaches.
+
+**A site's gossip** passes through these stages::
+
+    made --begin--> in charge --(may_step, compute, stepped, use, send)*--> finish --> end
+          letters are accepted       the program's loop                     drain      exchanges are
+          before that                                                       letters    in charge again
+
+- *made*: neighbours that begin earlier send letters already; they are accepted.
+- *in charge*: a lane that ends is made again (``Fate.REMAKE``).
+- *idle* (``_is_idle``, while ``may_step`` waits and after the last step): the program does not
+  touch the model, so each letter is mixed in as it arrives. Otherwise ``use`` mixes it in.
+- *finish*: no more steps; wait until letters in flight are settled, up to a time limit.
+
+**The clock** (`period.VectorClock`) bounds how far sites' step counts differ. Each site tells its
+neighbours the counts that it knows (``StepsKnown``), and passes on what it hears.
+
+**A neighbour** is reached, broken or gone::
+
+    reached --lane_ended--> broken --a delay, doubled each time--> _again: reached
+       `---------------------- lost (by the scheduler's word) ----------------------> gone
+
+``_again`` repeats everything that the broken lane may have lost: the steps known, confirmations,
+the end of a cut letter, the letter in flight, and answers. Repetitions are harmless.
+
+**What must never happen.** The model changes while the program computes on it. A neighbour that is
+late or broken blocks letters to the others (``late``). More than two copies of the model are kept.
 """
 
 from __future__ import annotations
@@ -32,33 +59,33 @@ from anabranch.overlay import Overlay
 from anabranch.period import Gossip, VectorClock
 from anabranch.site._dataplane import DataPlane, Fate
 
-_MOST_COPIES = 2
-_AGAIN_S = 0.5  # after which a broken lane is made again; twice as long each time, up to
-_LONGEST_AGAIN_S = 30.0
-_MOST_DOUBLINGS = 10
-_LEAST_DRAIN_S = 10.0
-_DRAIN_ROUND_TRIPS = 20
-_LATE = 3.0  # times the usual, after which a letter's answer is late
-_SMOOTHING = 0.3  # of a new round trip, in the running mean of them
+_MOST_COPIES = 2  # of the model, for letters in flight
+_AGAIN_S = 0.5  # the delay before a broken lane is made again; doubled at each attempt
+_LONGEST_AGAIN_S = 30.0  # the upper bound of that delay
+_MOST_DOUBLINGS = 10  # so that the power stays finite
+_LEAST_DRAIN_S = 10.0  # the least time limit of ``finish``
+_DRAIN_ROUND_TRIPS = 20  # its time limit in round trips to the furthest neighbour
+_LATE = 3.0  # a letter is late after so many times the usual round trip
+_SMOOTHING = 0.3  # the weight of a new measurement in the moving average of latencies
 
 
 class Gossiping:
-    """One site's side of gossip; a plug of its data plane, and in charge from begin to end.
+    """One site's side of gossip; a plug of its data plane, in charge from ``begin`` to ``end``.
 
-    It is one class since letters, their repetition, the clock and the losses all go by one
-    knowledge of neighbours: which are awaited, cut off or gone.
+    It is one class, because letters, resends, the clock and losses all depend on the state of each
+    neighbour.
 
     Args:
         plane: moves letters.
-        overlay: who its neighbours are, and how far.
-        site: this site.
-        gossip: what to do.
-        letters: what is sent and what has come.
-        draw: what neighbours are drawn from.
-        gone: sites that were lost before.
+        overlay: the sites' links; neighbours are those linked in both directions.
+        site: this site's index.
+        gossip: the gossip's parameters.
+        letters: this site's letters.
+        draw: the generator that chooses neighbours.
+        gone: sites that were lost before gossip began here.
 
     Attributes:
-        is_finished: whether no further letters are due.
+        is_finished: whether ``end`` was called; later letters are discarded.
     """
 
     fate = Fate.REMAKE
@@ -87,38 +114,38 @@ class Gossiping:
         }
         self._clock = VectorClock(site, overlay.size, gossip.most_ahead)
         self._heard = asyncio.Event()
-        self._sent_s: dict[int, float] = {}  # when the letter to a neighbour was handed on
-        self._broken: set[int] = set()  # neighbours to which there is no lane now
-        self._tries: dict[int, int] = {}  # to make one, since something came from there
+        self._sent_s: dict[int, float] = {}  # when the letter to a neighbour was queued
+        self._broken: set[int] = set()  # neighbours whose lane has ended
+        self._tries: dict[int, int] = {}  # attempts since a neighbour was heard last
         self._gone = {*gone}
         for other in gone:
             letters.forget(other)
             self._clock.gone(other)
         self._is_stopping = False
-        self._tells = False  # what it knows of steps, in a moment
-        self._told: dict[int, tuple[int, ...]] = {}  # what each neighbour was told last
-        self._is_idle = False  # nothing but gossip changes the model
+        self._tells = False  # whether `_tell` is scheduled
+        self._told: dict[int, tuple[int, ...]] = {}  # the step counts last sent to each neighbour
+        self._is_idle = False  # only gossip changes the model now
         self._has_begun = False
         self.is_finished = False
         self._in_charge_later = plane.gossip(self)
 
-    # --- what the site's program asks for
+    # --- the program's calls
 
     def begin(self) -> None:
-        """Say what becomes of lanes that end, from now on; before anything is sent."""
+        """Take charge of the data plane; call it before anything is sent."""
         self._has_begun = True
         self._plane.put_in_charge(self)
 
     async def may_step(self) -> bool:
-        """Wait until another step keeps the bound on how far this site is ahead.
+        """Wait until one more step keeps this site within the bound on its lead.
 
         Returns:
-            Whether to make it; not where the run is to end.
+            Whether to make the step; False after ``stop``.
 
         Raises:
-            RunAborted: the run has ended; names who or what caused it.
+            RunAborted: the run has ended; names the site or error that caused it.
         """
-        self._plane.check()  # a site that never waits would not hear of it
+        self._plane.check()  # a site that never waits would not notice a failure
         self._rest()
         while not self._clock.may_step() and not self._is_stopping:
             self._heard.clear()
@@ -127,27 +154,27 @@ class Gossiping:
         return not self._is_stopping
 
     def _rest(self) -> None:
-        """Use what comes as soon as it does, since nothing else changes the model now."""
+        """Mix letters in as they arrive, since only gossip changes the model now."""
         self._is_idle = True
         self.use()
 
     def stop(self) -> None:
-        """Let no further step be made."""
+        """Permit no further steps."""
         self._is_stopping = True
         self._heard.set()
 
     def stepped(self) -> None:
-        """Take note of a step, and let neighbours know."""
+        """Count a step, and tell neighbours."""
         self._clock.step()
         self._letters.steps = self._clock.steps
         self._tell_steps()
 
     def use(self) -> None:
-        """Make what has come part of the model."""
+        """Mix what has arrived into the model."""
         self._letters.use()
 
     def send(self) -> None:
-        """Send the model to neighbours, as the peers' rule chooses them."""
+        """Send the model to the neighbours that the rule for peers chooses."""
         self._letters.late = {
             other
             for other in self._letters.awaited
@@ -166,7 +193,7 @@ class Gossiping:
             oldest = self._letters.oldest
             assert oldest is not None
             if oldest not in self._letters.late:
-                return  # the next time, when something has come
+                return  # it is in time: wait for its answer rather than lose the copy
             for told in self._letters.take_back(oldest, self._plane.lanes.withdraw_letter(oldest)):
                 if isinstance(told, LetterTruncated):
                     self._post(oldest, LetterEnds(told.number))
@@ -177,7 +204,7 @@ class Gossiping:
         self._act(self._letters.write(chosen))
 
     async def finish(self) -> None:
-        """Make no further step, and wait until what was sent has come, where it can."""
+        """Make no further step; wait until letters in flight are settled, up to a time limit."""
         self._rest()
         self._clock.finish()
         self._tell_steps()
@@ -189,35 +216,36 @@ class Gossiping:
                     self._heard.clear()
                     await self._plane.unless_failed(self._heard.wait())
         except TimeoutError:
-            pass  # those are cut off: what was sent to them is on its way, or lost with its lane
+            pass  # these neighbours are cut off; their letters may arrive yet, or are lost
 
     def end(self) -> None:
-        """Use what has come, and no more after it: all sites have finished."""
+        """Mix in what has arrived, and discard later letters: all sites have finished."""
         self.use()
         self._is_idle = False
         self.is_finished = True
         self._plane.put_in_charge(self._in_charge_later)
 
-    # --- the mean of all, once no letters come
+    # --- the mean of all models, after `end`
 
     def contribution(self) -> Floats:
-        """Return this site's part of the mean: its model, each chunk times its weight."""
+        """Return this site's contribution: its model, each chunk multiplied by its weight."""
         return self._letters.weighted()
 
     @property
     def weights(self) -> bytes:
-        """The weights of this site's chunks."""
+        """The weights of this site's chunks, as float64 bytes."""
         return self._letters.weights.tobytes()
 
     def agree(
         self, mean: Floats, weights: Mapping[int, bytes], contributions: Sequence[Contribution]
     ) -> Floats:
-        """Make the model the weighted mean of sites' models; return it.
+        """Set the model to the weighted mean of the sites' models; return it.
 
         Args:
-            mean: of what they have contributed, shape (elements,).
-            weights: by site.
-            contributions: whose are in which elements; empty where all sites' are in all.
+            mean: the mean of the sites' contributions, shape (elements,).
+            weights: each site's ``weights``, by site.
+            contributions: the sites that ``mean`` is of, by elements; empty where all sites are in
+                all elements.
         """
         numbers = {site: np.frombuffer(each) for site, each in weights.items()}
         whole = [Contribution(0, len(mean), tuple(weights))]
@@ -225,10 +253,10 @@ class Gossiping:
         return self._letters.agree(mean, numbers, parts)
 
     def _tell_steps(self) -> None:
-        """Let neighbours know what this site knows of others' steps: once, of all that comes now.
+        """Tell neighbours the step counts that this site knows, once for all that arrive now.
 
-        Where there is no bound, no site need know. Nor before the beginning, where a site is lost
-        that was awaited: others may not have made their part yet, and would refuse the lane.
+        Not without a bound, since no site needs the counts then. Not before ``begin`` either, when
+        a loss calls this: neighbours may not gossip yet, and would refuse the message.
         """
         if self._has_begun and self._gossip.most_ahead is not None and not self._tells:
             self._tells = True
@@ -243,16 +271,16 @@ class Gossiping:
                 self._post(neighbour, known)
 
     def _post(self, neighbour: int, message: Message) -> None:
-        """Say something to a neighbour; where its lane is broken, ``_again`` will."""
+        """Send a message to a neighbour; if its lane is broken, ``_again`` will repeat it."""
         if neighbour not in self._gone and neighbour not in self._broken:
             self._plane.lanes.say(neighbour, message)
 
-    # --- what comes; see anabranch.site._dataplane.GossipPlug
+    # --- as a plug; see anabranch.site._dataplane.GossipPlug
 
     def receive(self, message: ChunkMessage, payload_bytes: int) -> Sink:
         """Return where a chunk of a letter goes."""
         if self.is_finished:
-            return Sink()  # it was cut off while the others ended
+            return Sink()  # the sender was cut off while the others ended; discard
         assert isinstance(message, Letter)
         receipt = self._letters.receive(message, payload_bytes)
         return Sink(receipt.target, None, partial(self._received, receipt))
@@ -265,7 +293,7 @@ class Gossiping:
         return False
 
     def _act(self, actions: Sequence[Action]) -> None:
-        """Do what follows from a letter that is sent, or has come."""
+        """Execute actions of the pure part."""
         for action in actions:
             if isinstance(action, Send):
                 self._plane.lanes.routes[action.message.path](action)
@@ -274,7 +302,7 @@ class Gossiping:
                 self._letter_here(action)
 
     def _letter_here(self, here: LetterArrived) -> None:
-        """Tell a neighbour that its letter has come, unless that is answered by another one."""
+        """Confirm a complete letter or answer. In pairs the answers themselves confirm a letter."""
         if here.is_answer:
             self._measure(here.sender)
         if here.is_answer or self._gossip.rule != "pairs":
@@ -284,10 +312,10 @@ class Gossiping:
         self._heard.set()
 
     def hear(self, sender: int, message: AnyMessage) -> None:
-        """Act on what a neighbour says.
+        """Act on a neighbour's message.
 
         Raises:
-            PeerError: it cannot be.
+            PeerError: the message is malformed, or out of place.
         """
         match message:
             case LetterEnds():
@@ -309,18 +337,15 @@ class Gossiping:
         self._heard.set()
 
     def _measure(self, neighbour: int) -> None:
-        """Take note of how long a letter and its answer took: half of it is one way."""
+        """Update a neighbour's latency: half the time that a letter and its answer took."""
         took_s = (self._loop.time() - self._sent_s[neighbour]) / 2
         before_s = self._latencies_s[neighbour]
         self._latencies_s[neighbour] += _SMOOTHING * (took_s - before_s)
 
-    # --- what is lost
+    # --- losses
 
     def lane_ended(self, neighbour: int) -> None:
-        """Make the lane to a neighbour again, in a while: it has broken.
-
-        What may have been lost with it is said again then.
-        """
+        """Schedule a new lane to a neighbour, and the repetition of what may be lost."""
         tries = self._tries[neighbour] = self._tries.get(neighbour, 0) + 1
         self._broken.add(neighbour)
         wait_s = min(_LONGEST_AGAIN_S, _AGAIN_S * 2 ** min(tries - 1, _MOST_DOUBLINGS))
@@ -340,7 +365,7 @@ class Gossiping:
         self._act(self._letters.again(neighbour))
 
     def lost(self, site: int) -> None:
-        """Go on without a site that is gone."""
+        """Forget a site that is lost for good."""
         self._gone.add(site)
         self._letters.forget(site)
         self._clock.gone(site)

@@ -1,16 +1,34 @@
 """A lane: the sending queue towards one neighbour.
 
-What bounds the queues, however slow the link:
+**A message on a lane**::
 
-- what a site sends of its own (its sums, the results it passes down) is at most one entry for each
-  chunk and neighbour, and the entry refers to memory that the exchange holds anyway;
-- what it relays is bounded by credit: the hop before a relay may have a window of chunks of each
-  route there, and gets one back when the relay has passed a chunk on. The credits of one route do
-  not touch another's, and a receiver always takes what it is sent, so no circle of relays can come
-  to wait for itself and a slow link holds up nothing but what must cross it.
+    put --the neighbour is its receiver, or credit is left--> ready --pop--> leaving --> ended
+      |                                                         ^
+      `--the neighbour relays it, no credit--> parked --credit--'
 
-What is *spare* (the state of training, handed to a newcomer while the others go on) uses what all
-else leaves of the link, and one message in ten at least, so that it arrives however busy that is.
+- *ready*: a heap in order of ``priority``. A task for each strand (connection) takes the next.
+- *parked*: first in, first out, for each route. A credit moves one message on.
+- *leaving*: its bytes are being written. ``has_left`` is true from now on, so a result may
+  overwrite the elements of a sum whose last bytes are still leaving: the result depends on that
+  sum, so it can only arrive after all of it was received.
+- *ended*: ``end`` frees its memory and tells what waits for it. ``withdraw`` returns messages that
+  have not begun to leave. ``drop`` ends all, as if they had been sent.
+
+**Memory is bounded**, however slow the link:
+
+- A site's own messages (sums, results to pass on) are at most one for each chunk and neighbour.
+  They refer to memory that the exchange holds anyway.
+- Relayed messages are bounded by credit. The hop before a relay may have a window of chunks of each
+  route there. It gets a credit back once the relay has passed a chunk on.
+
+**No deadlock.** Each route has its own credits, and a receiver always accepts what it is sent. So
+no circle of relays waits for itself, and a slow link delays only messages that must cross it.
+
+**Spare messages** (the state of training for a newcomer, while the others train) yield to all other
+messages. But every tenth message is a spare one, so that the state arrives however busy the link.
+
+**What must never happen.** A credit of a withdrawn or dropped message is lost: its route would slow
+down for good, or stop. A message is neither sent nor ended: its exchange would never end.
 """
 
 from __future__ import annotations
@@ -33,21 +51,21 @@ from anabranch.overlay import Link
 Path = tuple[int, ...]
 
 _NOTHING = memoryview(b"")
-_REMEMBERED = 1 << 16  # chunks that were sent, for a peer that refuses one
-_BEFORE_SPARE = 9  # messages that are sent before a spare one that waits
+_REMEMBERED = 1 << 16  # chunks sent lately, to tell whether a refusal concerns one of them
+_BEFORE_SPARE = 9  # other messages that precede a waiting spare one
 
 
 def relay_window(there: Link, back: Link | None, chunk_bytes: int) -> int:
     """Return how many chunks of one route may be at the relay that a link leads to.
 
-    One is being received, one is being passed on; beyond those, as many as the link carries at its
-    fastest while a chunk travels there and its credit back, so that the credit is never what limits
-    the rate. (Latencies that drift count as they are at the start.)
+    One is being received, and one is being passed on. Beyond those, the window covers what the link
+    carries at its fastest during a round trip, so that credit never limits the rate. Latencies that
+    drift count as they are at the start.
 
     Args:
         there: the link to the relay.
-        back: the link that credits come back on; None where it has none of its own, and takes as
-            long as the other.
+        back: the link by which credits return; None where there is none, which counts as equally
+            long.
         chunk_bytes: the most bytes of a chunk.
 
     >>> there, back = Link(0, 1, 80e6, latency_s=0.05), Link(1, 0, 10e6, latency_s=0.15)
@@ -62,10 +80,9 @@ def relay_window(there: Link, back: Link | None, chunk_bytes: int) -> int:
 def priority(message: ChunkMessage) -> tuple[int, bool, int, bool]:
     """Return a message's place in a lane, lowest first.
 
-    The oldest exchange goes first, and its chunks in the order of the deal, because it ends with
-    its last one; of the same chunk the result goes before the sum, because it is nearer to being of
-    use. What takes an auxiliary path uses what the primary paths leave, so it goes last in its
-    exchange.
+    The oldest exchange goes first, since a program waits for it first. Its chunks go in the order
+    of the deal. Of the same chunk the result precedes the sum, because it is closer to its use.
+    Messages on auxiliary paths go last in their exchange: they use what primary paths leave.
     """
     return message.exchange, message.is_aux, message.chunk, not isinstance(message, Result)
 
@@ -74,16 +91,17 @@ def _is_letter(message: ChunkMessage) -> bool:
     return type(message) is Letter and not message.is_answer
 
 
-_Entry = tuple[int, bool, int, bool, int, Send]  # its priority, its place between equals, and what
+# The four parts of the priority, the order of arrival to break ties, and the message.
+_Entry = tuple[int, bool, int, bool, int, Send]
 
 
 class _Ready:
-    """What may be sent now, in order: what is spare in the gaps of all else, and now and then."""
+    """The messages that may be sent now; a spare one comes when no other waits, or as the tenth."""
 
     def __init__(self) -> None:
         self._urgent: list[_Entry] = []
         self._spare: list[_Entry] = []
-        self._before = 0  # messages that were sent while a spare one waited
+        self._before = 0  # messages sent since a spare one began to wait
 
     def __bool__(self) -> bool:
         return bool(self._urgent or self._spare)
@@ -92,11 +110,11 @@ class _Ready:
         return chain(self._urgent, self._spare)
 
     def push(self, entry: _Entry) -> None:
-        """Add one."""
+        """Add a message."""
         heapq.heappush(self._spare if entry[-1].is_spare else self._urgent, entry)
 
     def pop(self) -> Send:
-        """Take out what is to be sent next."""
+        """Remove and return the next message."""
         if self._urgent and not (self._spare and self._before >= _BEFORE_SPARE):
             self._before += bool(self._spare)
             return heapq.heappop(self._urgent)[-1]
@@ -104,7 +122,7 @@ class _Ready:
         return heapq.heappop(self._spare)[-1]
 
     def keep(self, entries: list[_Entry]) -> None:
-        """Forget all but these."""
+        """Remove all messages but these."""
         self._urgent = [entry for entry in entries if not entry[-1].is_spare]
         self._spare = [entry for entry in entries if entry[-1].is_spare]
         heapq.heapify(self._urgent)
@@ -112,10 +130,10 @@ class _Ready:
 
 
 def end(send: Send, progressed: Callable[[], None] | None) -> None:
-    """Act on a message that has been sent, or never will be; ``progressed`` is told, or is None."""
+    """End a message that has been sent, or never will be; call ``progressed`` unless it is None."""
     if progressed is not None:
         progressed()
-    send.payload = _NOTHING  # its exchange remembers what was sent, not the memory
+    send.payload = _NOTHING  # its exchange keeps the message, and must not keep the memory
     if send.free is not None:
         send.free()
         send.free = None
@@ -131,16 +149,19 @@ class Lane:
     """The queue towards one neighbour and the tasks that empty it.
 
     Args:
-        site: this site.
-        name: of the lane's tasks, which a debugger or a Deadlock shows.
-        connect: makes a connection to the neighbour, given its strand; nothing else sends payloads
-            on it.
-        window: chunks of one route that may be at the neighbour if it relays.
+        site: this site's index.
+        name: the name of the lane's tasks, shown in a dump of waiting tasks.
+        connect: makes a connection to the neighbour, given the strand's index. Only the lane sends
+            payloads on it.
+        window: how many chunks of one route may be at the neighbour if it relays.
         failed: called once with the error that ended the lane.
-        progressed: called with each message that has been sent, or never will be; or None.
-        strands: how many connections the lane's messages share.
-        stamp: makes the stamp of a chunk that begins to leave, told whether the strand has sent
-            without a pause since the one before; None for no stamps.
+        progressed: called each time a message has ended; or None.
+        strands: the number of parallel connections that share the lane's messages.
+        stamp: makes the stamp of a chunk that begins to leave, given whether its strand has sent
+            without a pause since the chunk before; None for no stamps.
+
+    Attributes:
+        payload_bytes: payload bytes sent so far.
     """
 
     def __init__(
@@ -157,19 +178,19 @@ class Lane:
         self._site = site
         self._connect = connect
         self._connections: dict[int, Connection] = {}  # by strand
-        self._unsaid: list[Message] = []  # before there is one
+        self._unsaid: list[Message] = []  # kept until the first connection is made
         self._failed = failed
         self._progressed = progressed
         self._stamp = stamp
         self._ready = _Ready()
-        self._parked: defaultdict[Path, deque[_Entry]] = defaultdict(deque)  # waits for credit
+        self._parked: defaultdict[Path, deque[_Entry]] = defaultdict(deque)  # waiting for credit
         self._window = window
         self._credit: defaultdict[Path, int] = defaultdict(lambda: window)
-        self._sent: dict[tuple[int, int, int], None] = {}  # the latest
+        self._sent: dict[tuple[int, int, int], None] = {}  # the latest, oldest first
         self._leaving: dict[int, Send] = {}  # by strand
         self._entries = 0
         self._wake = asyncio.Event()
-        self.payload_bytes = 0  # sent so far
+        self.payload_bytes = 0
         self._has_failed = False
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._run(strand), name=name) for strand in range(strands)]
@@ -188,10 +209,10 @@ class Lane:
         self._wake.set()
 
     def credit(self, path: Path) -> None:
-        """Take note that the neighbour has passed on a chunk of this route.
+        """Note that the neighbour has passed on a chunk of this route.
 
         Raises:
-            OutOfPlaceMessage: it has none of ours.
+            OutOfPlaceMessage: the neighbour has no chunk of this route from this site.
         """
         if self._credit.get(path, self._window) >= self._window:
             raise OutOfPlaceMessage(f"a credit for {path}, of which nothing is outstanding")
@@ -202,12 +223,12 @@ class Lane:
             self._credit[path] += 1
 
     def post(self, message: Message) -> None:
-        """Send a message without payload beside the queue; it is lost while there is no lane."""
+        """Send a message without payload, past the queue; drop it while there is no connection."""
         if 0 in self._connections:
             self._connections[0].post(message)
 
     def say(self, message: Message) -> None:
-        """Like ``post``, but kept until there is a lane, or it has ended."""
+        """Like ``post``, but keep the message until there is a connection, or the lane ends."""
         if 0 in self._connections:
             self._connections[0].post(message)
         else:
@@ -232,7 +253,8 @@ class Lane:
                 message, measured = send.message, self._stamp is not None
                 if self._stamp is not None:
                     message = structs.replace(message, stamp=self._stamp(backlogged))
-                # What a head shows of a link counts only where no chunk is on it before.
+                # After a pause the head leaves in its own packet: its arrival shows the latency. Behind
+                # another chunk it would show queueing.
                 payload = send.payload() if callable(send.payload) else send.payload
                 await connection.send(message, payload, measured and not backlogged)
                 backlogged = True
@@ -253,11 +275,14 @@ class Lane:
             del self._sent[next(iter(self._sent))]
 
     def has_sent(self, chunk: tuple[int, int, int] | None) -> bool:
-        """Return whether this (exchange, version, chunk) went out here lately."""
+        """Return whether this lane sent this (exchange, version, chunk) lately."""
         return chunk in self._sent
 
     def withdraw(self, exchange: int) -> list[Send]:
-        """Forget what this site says of an exchange and has not begun to send; return it."""
+        """Remove and return this site's own messages of an exchange that have not begun to leave.
+
+        Relayed messages of the exchange stay: the sites after this one may still need them.
+        """
         withdrawn: list[Send] = []
         kept: list[_Entry] = []
         for entry in self._ready:
@@ -281,16 +306,20 @@ class Lane:
         return withdrawn
 
     def withdraw_letters(self) -> list[Send]:
-        """Forget what of this site's letter it has not begun to send; return it. Answers go on."""
+        """Remove and return this site's letter messages that have not begun to leave.
+
+        Answers stay.
+        """
         entries = [*self._ready]
         withdrawn = [entry for entry in entries if _is_letter(entry[-1].message)]
         self._ready.keep([entry for entry in entries if not _is_letter(entry[-1].message)])
         return [entry[-1] for entry in withdrawn]
 
     def drop(self) -> None:
-        """Close for good; what waits here will not be sent, and is handed back as if it had been.
+        """Close for good, and end all waiting messages as if they had been sent.
 
-        No process receives it any more, and others' credit must not be lost with it.
+        The neighbour is lost, so they have no receiver. Relayed messages must give their credit
+        back to the hop before, and own ones must be counted as sent.
         """
         self.close()
         parked = chain.from_iterable(self._parked.values())

@@ -1,8 +1,28 @@
-"""A site's lanes to its neighbours, the paths that chunks take over them, and what it relays.
+"""A site's lanes to its neighbours, the paths of chunks over them, and the chunks it relays.
 
-A message takes the lane to the next site of its path. Where a chunk may take several paths, a
-:class:`Fork` binds it to one first. What a path leads to is looked up once and remembered, until a
-lane or a fork changes.
+**The way of a message out of a site**::
+
+    own chunk --routes[path]--> Fork, if there are auxiliary paths --put--> Lane of the next hop
+    neighbour's chunk --Relays.receive--> (all of it is here) ------put-----^
+    neighbour's Credit --credit--> Lane: one more chunk of that route may leave
+                                   Fork: its first relay has room again
+
+- A message names its whole path. It takes the lane to the site after this one.
+- A :class:`Fork` binds a chunk to the primary or an auxiliary path, as late as possible. It counts
+  what it has bound, so it must hear of each chunk that has left (``Send.then``) or was credited.
+- ``routes`` remembers the function that takes a path's messages, since every chunk needs it. It is
+  cleared whenever a lane or a fork changes.
+- A lane is opened at the first message to a neighbour. ``forget`` drops it, to be opened anew;
+  ``drop`` drops it for good, because the neighbour is lost.
+
+**Relays.** A relayed chunk is stored whole, then put on the next lane. When that lane has sent it,
+the hop before gets a ``Credit``. ``_held`` counts the chunks of each route that are here: a
+neighbour that sends more than its window is refused. It counts by incarnation: a neighbour that
+died and returned begins with a full window, and gets no credit for its earlier process's chunks.
+
+**What must never happen.** A message for a lost neighbour stays queued; it ends as if it had been
+sent, or its exchange would never end. ``routes`` leads to a dropped lane. A relayed chunk ends
+without giving its credit back.
 """
 
 from __future__ import annotations
@@ -34,16 +54,16 @@ class Lanes:
     """One site's lanes, by neighbour, each opened when it is first needed.
 
     Args:
-        config: who this site is.
-        neighbourhood: who its neighbours are; a lost one is sent nothing.
-        connect: makes a connection to a neighbour, in an incarnation, for a strand.
-        ended: told of a neighbour, its incarnation and the error that ended the lane to it.
-        progressed: called with each message that has been sent, or never will be; or None.
-        stamp: makes the stamp of a chunk that leaves; None for none.
+        config: the data plane's configuration.
+        neighbourhood: the state of the neighbours; messages to a lost one end at once.
+        connect: makes a connection, given a neighbour, its incarnation and the strand's index.
+        ended: called with a neighbour, its incarnation and the error that ended the lane to it.
+        progressed: called each time a message has ended, sent or not; or None.
+        stamp: makes the stamp of a chunk that leaves, see :class:`Lane`; None for no stamps.
 
     Attributes:
         progressed: see above.
-        routes: what takes a message that this site sends over a path.
+        routes: by path, the function that takes this site's messages on it.
     """
 
     def __init__(
@@ -63,12 +83,12 @@ class Lanes:
         self._stamp = stamp
         self._loop = asyncio.get_running_loop()
         self._lanes: dict[int, Lane] = {}
-        self._forks: dict[tuple[int, int], Fork] = {}  # where chunks may take several paths
+        self._forks: dict[tuple[int, int], Fork] = {}  # by (this site, target)
         self.routes = _Routes(self._route)
-        self._sent_bytes: Counter[int] = Counter()  # on lanes that are no more, by neighbour
+        self._sent_bytes: Counter[int] = Counter()  # on forgotten lanes, by neighbour
 
     def lane(self, target: int) -> Lane:
-        """Return the lane to a neighbour; open it if there is none."""
+        """Return the lane to a neighbour, opened now if there is none."""
         if target not in self._lanes:
             name, incarnation = self._config.name, self._neighbourhood.incarnations[target]
             self._lanes[target] = Lane(
@@ -84,21 +104,22 @@ class Lanes:
         return self._lanes[target]
 
     def put(self, send: Send) -> None:
-        """Send a message on along its path; it is bound to that already."""
+        """Put a message on the next lane of its path, past any fork."""
         path = send.message.path
         to = path[path.index(self._config.site) + 1]
         if to in self._neighbourhood.lost:
-            # Nothing there takes it; what counts it goes on as if it had been sent.
+            # Its exchange counts it, and must not wait for it. Not at once: `end` may end the
+            # exchange while later messages of the same list of actions are not queued yet.
             self._loop.call_soon(end, send, self.progressed)
         else:
             self.lane(to).put(send)
 
     def post(self, target: int, message: Message) -> None:
-        """Send a message without payload to a neighbour, beside the queue; opens its lane."""
+        """Send a message without payload to a neighbour, past the queue; open its lane."""
         self.lane(target).post(message)
 
     def say(self, target: int, message: Message) -> None:
-        """Like ``post``, but not lost while the lane is being opened."""
+        """Like ``post``, but keep the message while the lane is being opened."""
         self.lane(target).say(message)
 
     def sent_bytes(self) -> dict[int, int]:
@@ -118,7 +139,7 @@ class Lanes:
         return self.put if to in self._neighbourhood.lost else self.lane(to).put
 
     def _fork(self, path: Path) -> Fork | None:
-        """Return what chooses between this path, which begins here, and others; None: nothing."""
+        """Return the fork for a path that begins here; None where it has no alternative."""
         return self._forks.get((path[0], path[-1]))
 
     def _divide(self, fork: Fork, send: Send) -> None:
@@ -134,7 +155,7 @@ class Lanes:
             self.put(send)
 
     def use_auxiliary(self, paths: Mapping[tuple[int, int], tuple[Path, ...]]) -> None:
-        """Let chunks take these paths, by (source, target), from now on, and no other ones."""
+        """Replace all auxiliary paths, by (source, target), for chunks not bound to a path yet."""
         bounds = self._config.auxiliary or Auxiliary()
         for source, target in paths:
             if source == self._config.site and (source, target) not in self._forks:
@@ -148,26 +169,30 @@ class Lanes:
             self._put_all(fork.use(paths.get(ends, ())))
 
     def check_auxiliary(self, paths: Mapping[tuple[int, int], tuple[Path, ...]]) -> None:
-        """Check that these paths can be used.
+        """Check that these paths exist.
 
         Raises:
-            OutOfPlaceMessage: one passes a site twice, or where no link is.
+            OutOfPlaceMessage: one passes a site twice, or has a hop without a link.
         """
         for several in paths.values():
             for path in several:
                 linked = all(self._config.overlay.link(*hop) is not None for hop in pairwise(path))
                 if not linked or len(set(path)) != len(path):
-                    raise OutOfPlaceMessage(f"auxiliary path {path} is no path over links")
+                    raise OutOfPlaceMessage(
+                        f"auxiliary path {path} passes a site twice, or has a hop without a link"
+                    )
 
     def credit(self, sender: int, path: Path) -> None:
-        """Take note that a neighbour has relayed a chunk of this route.
+        """Note that a neighbour has relayed a chunk of this route.
 
         Raises:
-            OutOfPlaceMessage: it does not relay for this site, or has none of its chunks.
+            OutOfPlaceMessage: it is no relay of this route, or has no chunk of it from this site.
         """
         site = self._config.site
         if (site, sender) not in pairwise(path[:-1]):
-            raise OutOfPlaceMessage(f"a credit for {path}, on which it does not relay for us")
+            raise OutOfPlaceMessage(
+                f"a credit for path {path}, on which site {sender} does not relay for site {site}"
+            )
         self.lane(sender).credit(path)
         if path[0] == site:
             self._credited(path)
@@ -177,13 +202,13 @@ class Lanes:
         if fork is not None:
             self._put_all(fork.credited(path))
 
-    # --- what is not sent
+    # --- messages that are not sent
 
     def withdraw(self, exchange: int) -> None:
-        """Forget what this site says of an exchange and has not begun to send."""
+        """End this site's own messages of an exchange that have not begun to leave."""
         for fork in self._forks.values():
             fork.withdraw(exchange)
-        for lane in [*self._lanes.values()]:  # what goes instead may open another
+        for lane in [*self._lanes.values()]:  # a copy: chunks that a fork binds now may open a lane
             for send in lane.withdraw(exchange):
                 end(send, self.progressed)
                 path = send.message.path
@@ -191,7 +216,7 @@ class Lanes:
                     self._credited(path)
 
     def withdraw_letter(self, neighbour: int) -> list[int]:
-        """Return the chunks of the letter to a neighbour that are not sent, and never will be."""
+        """End the chunks of the letter to a neighbour that have not begun to leave; return them."""
         lane = self._lanes.get(neighbour)
         if lane is None:
             return []
@@ -201,16 +226,16 @@ class Lanes:
         return [send.message.chunk for send in withdrawn]
 
     def drop(self, neighbour: int) -> None:
-        """Close the lane to a neighbour that is lost; what waits there ends as if it were sent."""
+        """Close the lane to a lost neighbour; its messages end as if they had been sent."""
         self.routes.clear()
         if neighbour in self._lanes:
             self._lanes[neighbour].drop()
 
     def forget(self, neighbour: int) -> bool:
-        """Close the lane to a neighbour, which is made anew when it is needed again.
+        """Close the lane to a neighbour; the next message opens a new one.
 
         Returns:
-            Whether there was one.
+            Whether there was a lane.
         """
         self.routes.clear()
         lane = self._lanes.pop(neighbour, None)
@@ -227,7 +252,7 @@ class Lanes:
 
 
 class _Routes(dict[Path, Put]):
-    """What takes a message, by its path; found when a path is first taken."""
+    """By path, the function that takes its messages; found at a path's first message."""
 
     def __init__(self, find: Callable[[Path], Put]) -> None:
         self._find = find
@@ -238,13 +263,13 @@ class _Routes(dict[Path, Put]):
 
 
 class Relays:
-    """What this site passes on between two neighbours, bounded by credit.
+    """The chunks that this site passes on from one neighbour to another, bounded by credit.
 
     Args:
-        config: who this site is.
-        neighbourhood: who its neighbours are.
-        put: sends a message on.
-        answer: says something on a neighbour's lane to this site.
+        config: the data plane's configuration.
+        neighbourhood: the state of the neighbours.
+        put: puts a message on the next lane of its path.
+        answer: sends a message to a neighbour, on the connection of its lane to this site.
     """
 
     def __init__(
@@ -258,19 +283,24 @@ class Relays:
         self._neighbourhood = neighbourhood
         self._put = put
         self._answer = answer
-        self._held: Counter[tuple[Path, int]] = Counter()  # by route and sender's incarnation
+        self._held: Counter[tuple[Path, int]] = Counter()  # chunks by (route, incarnation)
 
     def receive(self, sender: int, message: ChunkMessage, payload_bytes: int, to: int) -> Sink:
-        """Return where a chunk goes that is to be passed on to a neighbour.
+        """Return where a chunk goes that this site must pass on to the site ``to``.
 
         Raises:
-            OutOfPlaceMessage: there is no link to it, or more has come than credit allows.
+            OutOfPlaceMessage: there is no link to it; or the sender has no credit left.
         """
         config = self._config
         if config.overlay.link(config.site, to) is None:
-            raise OutOfPlaceMessage(f"path {message.path} goes on to site {to}, but no link does")
+            raise OutOfPlaceMessage(
+                f"path {message.path} goes on to site {to}, but no link leads there"
+            )
         if not 0 < payload_bytes <= 4 * config.most_chunk_elements:
-            raise OutOfPlaceMessage(f"a chunk to relay has {payload_bytes} bytes")
+            raise OutOfPlaceMessage(
+                f"a chunk to relay has {payload_bytes} bytes, must have 1 to "
+                f"{4 * config.most_chunk_elements}"
+            )
         incarnation = self._neighbourhood.incarnations[sender]
         held = message.path, incarnation
         if self._held[held] >= self._neighbourhood.window(sender, config.site):
@@ -285,7 +315,7 @@ class Relays:
         return Sink(target, done=partial(self._put, relayed))
 
     def _give_credit(self, sender: int, incarnation: int, relayed: Send) -> None:
-        """Tell the hop before that a chunk has been passed on."""
+        """Tell the hop before that a chunk has been passed on, unless that is another process."""
         path = relayed.message.path
         held = path, incarnation
         self._held[held] -= 1

@@ -1,4 +1,40 @@
-"""Push and pull in a run: a worker asks to go on, a server takes the steps it is told."""
+"""Served models over a data plane: the plug for workers that push and pull, and for servers.
+
+The pure part (`exchange.served`) moves updates and models. This part holds the conversation with
+the scheduler, which decides when a worker may proceed and what becomes part of the model.
+
+**A worker's loop**, with the scheduler (S) and the servers::
+
+    permission()   <- Proceed(update, pulls)      S permits an update; pulls: a new model comes
+                   wait for that model             ModelArrived sets ``_models_here[update]``
+    (compute)
+    push()         -> ProceedRequest              asks S for update + 1 + ahead, and awaits
+                   -> chunks to the servers       that update's model (``expect``)
+    until PaceOver: RoundsOver, then ``last_model`` for workers that get the final model
+
+- ``ahead`` > 0: a worker computes that many updates before it gets a model with its latest one.
+  Pulls and pushes then have memory of their own (``_rooms``), since they overlap with computing.
+- ``_back`` takes the place of ``_models_here`` for the first model of a worker that has returned:
+  the scheduler has not told yet which update it is for.
+- ``abandon``: S gives up updates that are late. ``push`` then sends the request alone. Models that
+  will never come (``_never``) are marked as here, so that the wait for them ends.
+
+**A server**: an update that has arrived is reported (``Came``). An ``Advance`` from S names the
+updates to apply, those to discard, and the workers that get the model. S decides the order, so all
+servers take the same steps.
+
+**Groups** of a forest have plans and :class:`Served` parts of their own, one for each version. A
+``Reform`` replaces some: their parts are retired, and ``Reformed`` is sent once they are quiet.
+
+**What must never happen.**
+
+- A model overwrites the memory that a worker computes on. So ``push`` awaits the next model, after
+  the update was computed; with ``ahead`` the model goes into a room.
+- ``Reformed`` is sent while a retired part's payload still arrives in the model's memory: S would
+  let the new group write there too.
+- Chunks for an earlier process of this site are refused. Their senders do not know yet, so they are
+  discarded (``_since``).
+"""
 
 from __future__ import annotations
 
@@ -45,21 +81,21 @@ from anabranch.site.control import Control, RoundsOver
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """How a model is served by the roots of the plan's trees, the same at every site of a run.
+    """How the roots of the plan's trees serve a model; the same at every site of a run.
 
     Args:
-        model: as all sites have it at first, shape (elements,); pulls overwrite it.
-        make_rule: makes what changes a part of the model of so many elements by gradients; None
-            leaves the numbers out.
-        workers: how many sites push updates.
-        added_up: those sites, where the pace is a barrier and adds their updates up on the way.
-            Where the plan has groups, the updates of each group are added up, and this is not used.
-        ahead: how many updates a worker may compute before the model comes that has its last one
-            in. Pulls and pushes then have memory of their own: twice ``1 + ahead`` models more.
-        wire: how elements travel.
-        asks_norm: whether servers tell of each update how large it is.
-        mixing: what a step makes of its updates.
-        comes_later: whether nothing is served before ``reload``, as the model is not here yet.
+        model: the initial model, shape (elements,), alike at all sites; pulls overwrite it.
+        make_rule: given a number of elements, makes the rule that changes a part of the model of
+            that size by gradients; None leaves the numbers out.
+        workers: the number of sites that push updates.
+        added_up: those sites, where the pace is a barrier and their updates are added up on the
+            way; empty otherwise. Ignored where the plan has groups: each adds up its own.
+        ahead: how many updates a worker may compute before it gets a model with its latest update.
+            If > 0, pulls and pushes take memory of their own: ``2 * (1 + ahead)`` models.
+        wire: the format of elements on the wire.
+        asks_norm: whether servers report the norm of each update.
+        mixing: how a step combines its updates.
+        comes_later: whether the model arrives later; nothing is served before ``reload``.
     """
 
     model: Floats
@@ -74,19 +110,19 @@ class ServedModel:
 
 
 class Serving:
-    """One site's side of a run whose model is served; a plug of its data plane, and in charge.
+    """One site's side of a served model; a plug of its data plane, and in charge of it.
 
     Args:
-        scheduler: what the site says to it and hears from it.
-        plane: the site's data plane, which has exchanged nothing yet.
-        welcome: says who this site is, and whether it has come back.
-        plan: of the run; its groups have plans of their own.
-        served: see there.
+        scheduler: the connection to the scheduler.
+        plane: the site's data plane, not used yet.
+        welcome: the scheduler's welcome: this site's index, and whether it has returned.
+        plan: the plan of the run; its groups have plans of their own.
+        served: see :class:`ServedModel`.
         chunk_elements: the most elements of a chunk.
 
     Attributes:
-        settled: how many updates have become part of the model here, or never will.
-        last_receivers: the workers to which the model comes once more, when no worker goes on.
+        settled: the number of updates that have become part of the model here, or never will.
+        last_receivers: the workers that get the final model.
         partition: the part of the model that this site serves; None where it serves none.
     """
 
@@ -107,15 +143,15 @@ class Serving:
         self._model = served.model
         self._ahead = served.ahead
         self._wire = served.wire
-        self._models_here: dict[int, asyncio.Event] = {}  # by the update that is computed on each
-        self._back: asyncio.Event | None = None  # the first model of one that has come back
-        self._never: list[asyncio.Event] = []  # of models that do not come any more
-        self._abandoned = 0  # this worker's updates up to this one are given up
-        self._passing: asyncio.Timeout | None = None  # while this worker lets time pass
+        self._models_here: dict[int, asyncio.Event] = {}  # set on arrival; by update
+        self._back: asyncio.Event | None = None  # the first model after this worker returned
+        self._never: list[asyncio.Event] = []  # of models that will never come
+        self._abandoned = 0  # this worker's updates up to this one are abandoned
+        self._passing: asyncio.Timeout | None = None  # while modelled computing time passes
         self.settled = 0
         self.last_receivers: tuple[int, ...] = ()
-        self._settling: tuple[int, asyncio.Event] | None = None  # how many are waited for
-        self._rooms: list[tuple[Floats, Floats]] = []  # for pulls and pushes that are under way
+        self._settling: tuple[int, asyncio.Event] | None = None  # see ``settle``
+        self._rooms: list[tuple[Floats, Floats]] = []  # memory of (pull, push), where ahead > 0
         if served.ahead and served.make_rule is not None:
             self._rooms = [
                 (np.empty_like(served.model), np.empty_like(served.model))
@@ -130,24 +166,24 @@ class Serving:
             self.partition = ServerPartition(own, served.model, rule, served.workers, served.mixing)
         self._asks_norm = served.asks_norm
         self._waits = served.comes_later
-        self._waiting: list[Advance] = []  # for the model
+        self._waiting: list[Advance] = []  # kept until ``reload``
         terms = Terms(Op.STEP, served.wire, len(served.model))
         is_later = bool(welcome.incarnations) and welcome.incarnations[welcome.site] > 0
         self._part = partial(Served, welcome.site, chunks=chunks, terms=terms, is_later=is_later)
-        self._only = plan.version  # where there are no groups
-        self._version_of: dict[int, int] = {}  # of its group's plan, by worker
-        self._parts: dict[int, Served] = {}  # by the plan's version, of those this site is on
-        self._retired: list[Served] = []  # that are not quiet yet
-        self._reformed: int | None = None  # the plan to say that is known, once they are
+        self._only = plan.version  # of the only part, where there are no groups
+        self._version_of: dict[int, int] = {}  # the version of its group's plan, by worker
+        self._parts: dict[int, Served] = {}  # by plan version, where this site is a member
+        self._retired: list[Served] = []  # parts with payloads still arriving
+        self._reformed: int | None = None  # the plan to confirm once those are quiet
         ways = [(group.plan, group.workers) for group in plan.groups] or [(plan, served.added_up)]
         for way, together in ways:
             self._take_part(way, together)
-        self._known = {**self._parts}  # with those of groups that are no more
-        self._since = plan.version
+        self._known = {**self._parts}  # and the retired ones, whose chunks may still arrive
+        self._since = plan.version  # chunks of earlier plans are for an earlier process
         plane.put_in_charge(self, Op.STEP)
         adds_up = plan.groups or served.added_up
         if not adds_up and not welcome.updates and plan.version in self._parts:
-            # A site whose permission comes later than others' may begin on a later model.
+            # A worker that gets its first permission later than others may begin on a later model.
             self._models_here[1] = asyncio.Event()
             self._own_part.expect(1, self._memory(self._room(1, 0, served.model)))
         if welcome.updates and (not plan.groups or welcome.site in self._version_of):
@@ -164,11 +200,11 @@ class Serving:
 
     @property
     def _own_part(self) -> Served:
-        """What this worker takes part in."""
+        """The part of this worker's group."""
         return self._parts[self._version_of.get(self._site, self._only)]
 
     def reload(self) -> None:
-        """Serve the model as it is in this site's memory now; before the first push."""
+        """Begin to serve the model in this site's memory; call it before the first push."""
         if self.partition is not None:
             self.partition.load(self._model)
         self._waits = False
@@ -180,7 +216,7 @@ class Serving:
         return Sized(len(elements)) if self._wire == Wire.SIZES else Flat(elements)
 
     def _room(self, update: int, which: int, otherwise: Floats) -> Floats:
-        """Return the memory of an update's pull (0) or push (1), if it is not what there is."""
+        """Return the memory of an update's pull (0) or push (1); ``otherwise`` if it has none."""
         return self._rooms[update % len(self._rooms)][which] if self._rooms else otherwise
 
     # --- as a plug; see anabranch.site._dataplane.Plug
@@ -188,8 +224,7 @@ class Serving:
     def receive(self, message: ChunkMessage, payload_bytes: int) -> Sink:
         """Return where a chunk of an update or of a model goes.
 
-        What still comes of plans before this site began is for an earlier process of it, and thrown
-        away.
+        Chunks of plans before this process's first are for an earlier process, and are discarded.
         """
         served = self._known.get(message.version)
         if served is None and message.version < self._since:
@@ -210,12 +245,12 @@ class Serving:
         return False
 
     def lane_ended(self, neighbour: int) -> None:
-        """Expect no more of what a neighbour was sending."""
+        """Drop the payloads that a neighbour was sending."""
         for served in self._known.values():
             self._act(served.gone(neighbour))
 
     def _act(self, actions: Sequence[Action]) -> None:
-        """Do what follows from a push, a step or a chunk."""
+        """Execute actions of the pure part."""
         for action in actions:
             if isinstance(action, Send):
                 self._plane.lanes.routes[action.message.path](action)
@@ -224,7 +259,7 @@ class Serving:
                 self._happened(action)
 
     def _happened(self, what: UpdateArrived | ModelArrived | Drained) -> None:
-        """Take note that an update or a model is all here, or that nothing comes any more."""
+        """Act on an update or a model that has arrived, or on a retired part that is quiet."""
         if isinstance(what, Drained):
             self._say_if_quiet()
         elif isinstance(what, UpdateArrived):
@@ -239,14 +274,15 @@ class Serving:
             self._back.set()
 
     async def permission(self) -> Proceed:
-        """Wait until this worker may go on, and has the model to go on with.
+        """Wait until this worker may compute its next update, and has the model for it.
 
         Raises:
-            RoundsOver: no worker goes on any more.
-            RunAborted: the run ended early; names who or what caused it.
+            RoundsOver: the scheduler grants no further updates.
+            RunAborted: the run ended early; names the site or error that caused it.
         """
         while (permission := await self._permission()).update <= self._abandoned:
-            self._ask(permission, permission.samples, 0.0)  # the model came too late
+            # Abandoned while the model was arriving: skip it, and ask for the next.
+            self._ask(permission, permission.samples, 0.0)
         return permission
 
     async def _permission(self) -> Proceed:
@@ -269,19 +305,19 @@ class Serving:
         return answer
 
     async def settle(self, updates: int) -> None:
-        """Wait until so many updates have become part of the model here, or never will."""
+        """Wait until ``settled`` is at least ``updates``."""
         if self.settled < updates:
             self._settling = updates, asyncio.Event()
             await self._settling[1].wait()
             self._settling = None
 
     async def last_model(self) -> None:
-        """Wait for the model that no step follows, which servers send when all is over.
+        """Wait for the final model, which servers send at the end.
 
-        Where its way here is lost meanwhile, this site is one of ``last_receivers`` no more.
+        If its way here is lost meanwhile, this site is removed from ``last_receivers``.
 
         Raises:
-            RunAborted: the run ended early; names who or what caused it.
+            RunAborted: the run ended early; names the site or error that caused it.
         """
         update = min(self._models_here, default=0)
         here = self._models_here.get(update, self._back)
@@ -299,22 +335,23 @@ class Serving:
             raise await self._scheduler.verdict(error) from error
 
     def abandon(self, message: Abandon) -> None:
-        """Give up this worker's updates up to one, as far as they are not pushed."""
+        """Abandon this worker's updates up to ``message.update`` that are not pushed yet."""
         self._abandoned = message.update
         if not message.model_comes:
             due = [here for each, here in self._models_here.items() if each <= message.update]
             due += [] if self._back is None else [self._back]
             self._never = [here for here in due if not here.is_set()]
             for here in self._never:
-                here.set()
+                here.set()  # ends the wait in ``permission`` or ``last_model``
         if self._passing is not None:
             self._passing.reschedule(0.0)
 
     @asynccontextmanager
     async def unless_abandoned(self, permission: Proceed) -> AsyncIterator[None]:
-        """Let the time pass that an update takes to compute; no longer than it is wanted.
+        """Run the body, which waits for as long as an update takes to compute.
 
-        The body ends early, without an error, when the update is abandoned. It may only wait.
+        The body ends early, without an error, when the update is abandoned. It may only wait,
+        because it is cancelled.
         """
         is_abandoned = permission.update <= self._abandoned
         try:
@@ -335,19 +372,19 @@ class Serving:
         compute_s: float,
         loss: float | None = None,
     ) -> bool:
-        """Send the update that this worker was permitted to compute, and ask to go on.
+        """Send the update that this worker was permitted to compute, and ask for the next.
 
         Args:
-            permission: see there.
-            gradients: shape (elements,); must not change until the next permission, where no
-                worker computes ahead.
-            weight: what the update counts, > 0.
-            samples: of its batch.
+            permission: from ``permission``.
+            gradients: shape (elements,). Where no worker computes ahead, they must not change
+                before the next permission; otherwise they are copied.
+            weight: the update's weight, > 0.
+            samples: the number of samples in its batch.
             compute_s: how long it took to compute.
-            loss: of its batch, if there is one.
+            loss: the batch's loss, if there is one.
 
         Returns:
-            Whether it is on its way: the request alone is sent where the update is abandoned.
+            Whether the update is sent; if it is abandoned, only the request is.
         """
         update = permission.update
         self._ask(permission, samples, compute_s, loss)
@@ -363,14 +400,14 @@ class Serving:
     def _ask(
         self, permission: Proceed, samples: int, compute_s: float, loss: float | None = None
     ) -> None:
-        """Ask to go on, and expect the model to go on with."""
+        """Ask for the next update, and await the model for it."""
         then = permission.update + 1 + self._ahead
         self._scheduler.post(ProceedRequest(permission.update, samples, compute_s, loss))
         self._models_here[then] = asyncio.Event()
         self._own_part.expect(then, self._memory(self._room(then, 0, self._model)))
 
     def advance(self, message: Advance) -> None:
-        """Take a step of the model, and send it to the receivers that the message names.
+        """Take a step of the model, and send the model to the workers named.
 
         Raises:
             OutOfPlaceMessage: this site serves no part of the model.
@@ -401,17 +438,18 @@ class Serving:
             self._act(part.serve(pulls))
 
     def reform(self, message: Reform, has_begun: bool) -> Plan:
-        """Take part in the groups of a plan from now on, and no more in those that are not in it.
+        """Replace the groups by those of a new plan; groups of both plans are unchanged.
 
         Args:
-            message: says which, and which update each group goes on with.
-            has_begun: whether this site has been let in; else it hears when that is so.
+            message: the new plan, and the next update of each group.
+            has_begun: whether this site has been admitted. If not, it awaits its first model like
+                a worker that has returned.
 
         Returns:
             The plan.
 
         Raises:
-            MalformedMessage: it does not say of each group which update is its next.
+            MalformedMessage: it does not have one next update for each group.
         """
         plan = plans.loads(message.plan_json)
         if len(message.updates) != len(plan.groups) or min(message.updates, default=0) < 1:
@@ -447,7 +485,7 @@ class Serving:
         return plan
 
     def _say_if_quiet(self) -> None:
-        """Say that groups are known, once nothing is written into this site's model for others."""
+        """Confirm the new groups once no retired part has payloads arriving in the model."""
         self._retired = [part for part in self._retired if not part.is_quiet]
         if self._reformed is not None and not self._retired:
             self._scheduler.post(Reformed(self._reformed))
