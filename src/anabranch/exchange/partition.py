@@ -1,8 +1,11 @@
-"""A server's part of the model: whose updates have come, and what they make of it. Pure.
+"""A server's part of the model: takes updates, and applies them when told. Pure.
 
-Updates come as sums: each worker's alone, or those of all workers of a step added up on their way.
-Which become part of the model, and in which order, is not decided here but by the run's pace, for
-all servers alike.
+An update arrives as a sum: of one worker alone, or of all workers of a step, added up on the way.
+The run's pace decides which sums become part of the model, and in which order, for all servers
+alike. A sum's life::
+
+    take, chunk by chunk --> incoming --all chunks--> here --apply--> part of the model, settled
+                                `---- discard, or forget (its workers died) ----> dropped
 """
 
 from __future__ import annotations
@@ -21,31 +24,30 @@ from anabranch.plan import Chunk
 
 Update = tuple[int, int]  # (worker, which of its updates, from 1)
 Rule = Callable[[Floats, Floats, float], None]
-"""Changes parameters in place, given gradients and what multiplies the learning rate."""
+"""Changes parameters in place, given gradients and a factor of the learning rate."""
 
 
 Combine = Callable[[Sequence[Floats]], Floats]
-"""Makes one update of a step's, each of shape (elements,)."""
+"""Combines the updates of a step into one; each has shape (elements,)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mixing:
-    """What a step makes of its updates.
+    """How a step changes the model by its updates.
 
-    An update says how far a worker went from the model that it had pulled.
+    An update is the move of a worker, away from the model that it had pulled.
 
     Args:
-        of: ``updates``, and the model goes as far as they say, from where it is; ``models``, and it
-            goes towards the models that the workers came to (FL-R²SP's Algorithm 2, FedAsync);
-            ``cache``, and it becomes the mean of the last models of all workers, by the weights
-            that these came with (SAFA, eq. 6 to 8); the first model has the place of those that
-            have not come.
-        combine: makes one update of a step's; None takes their mean by weight.
-        asks_agreement: whether to tell how far updates agree with their mean.
-        averaged_elements: how many elements at the model's end, but for the following, are buffers,
-            such as running variances. An update has such an element as it is, not how far it went,
-            and a step goes towards their mean, at most to it.
-        largest_elements: how many at the very end are integers; a step takes the largest.
+        of: what a step mixes. ``updates``: the model makes the workers' moves, from where it is.
+            ``models``: it moves towards the workers' models (FL-R²SP's Algorithm 2, FedAsync).
+            ``cache``: it becomes the weighted mean of the last models of all workers (SAFA, eq. 6
+            to 8); the first model stands for workers that have sent none yet.
+        combine: combines a step's updates into one; None takes their weighted mean.
+        asks_agreement: whether to report how far updates agree with their mean.
+        averaged_elements: the number of buffer elements, such as running variances, at the model's
+            end, before those of ``largest_elements``. An update has their value, not their move; a
+            step moves towards the values' mean, and never beyond it.
+        largest_elements: the number of integer elements at the very end; a step takes the largest.
     """
 
     of: Literal["updates", "models", "cache"] = "updates"
@@ -63,9 +65,9 @@ class Agreement:
     """How far a step's updates agree with their mean, in one part of the model.
 
     Args:
-        dots: of each with the mean.
-        squared_norms: of each.
-        squared_norm: of the mean.
+        dots: the scalar product of each update with the mean.
+        squared_norms: the squared norm of each update.
+        squared_norm: the squared norm of the mean.
     """
 
     dots: tuple[float, ...]
@@ -75,25 +77,25 @@ class Agreement:
 
 @dataclass(slots=True)
 class _Incoming:
-    """Updates that come together, as their mean."""
+    """A sum that is arriving, stored as the mean of its updates."""
 
     mean: Floats
-    weights: dict[int, float] = field(default_factory=dict)  # of the chunks that are here
-    base: Floats | None = None  # the model that they were computed on, where models are mixed
+    weights: dict[int, float] = field(default_factory=dict)  # of the chunks that have arrived
+    base: Floats | None = None  # the model that its worker had pulled, where models are mixed
 
 
 class ServerPartition:
     """The chunks of the model that one server holds.
 
     Args:
-        chunks: which, of the deal.
-        parameters: the whole model as it is at first, shape (elements,); not changed.
+        chunks: the chunks of the deal that this server holds.
+        parameters: the whole initial model, shape (elements,); not changed.
         rule: changes parameters by gradients; None leaves the numbers out.
-        workers: how many push updates.
-        mixing: what a step makes of them.
+        workers: the number of workers that push updates.
+        mixing: how a step changes the model by its updates.
 
     Attributes:
-        version: how many steps have changed the model.
+        version: the number of steps made.
     """
 
     def __init__(
@@ -107,15 +109,15 @@ class ServerPartition:
         self._rule = rule
         self._workers = workers
         self._mixing = mixing
-        self._pulled: dict[int, Floats] = {}  # by worker, where models are mixed
-        self._cache: dict[int, tuple[Floats, float]] = {}  # its last model, and what that weighs
-        self._uncounted: dict[int, float] = {}  # workers whose model is not in it, and its weight
-        self._places: dict[int, slice] = {}  # of each chunk in what follows
+        self._pulled: dict[int, Floats] = {}  # each worker's last pull, where models are mixed
+        self._cache: dict[int, tuple[Floats, float]] = {}  # each worker's last model, its weight
+        self._uncounted: dict[int, float] = {}  # weights of workers removed from the cache
+        self._places: dict[int, slice] = {}  # of each chunk in `_parameters`
         held = 0
         for chunk in chunks:
             self._places[chunk.index] = slice(held, held + chunk.elements)
             held += chunk.elements
-        self._parameters = np.empty(held, np.float32)  # without numbers never touched
+        self._parameters = np.empty(held, np.float32)  # never touched in a size-only run
         self._chunks = tuple(chunks)
         counted = len(parameters) - mixing.largest_elements
         averaged = counted - mixing.averaged_elements
@@ -123,12 +125,12 @@ class ServerPartition:
         self._largest = self._held_between(counted, len(parameters))
         self.load(parameters)
         self._incoming: dict[tuple[Update, ...], _Incoming] = {}
-        self._settled: dict[int, int] = {}  # the latest update of each worker that was settled
-        self._forgotten: set[Update] = set()  # before they were all here: their workers died
+        self._settled: dict[int, int] = {}  # each worker's latest settled update
+        self._forgotten: set[Update] = set()  # discarded before they had arrived completely
         self.version = 0
 
     def _held_between(self, start: int, stop: int) -> list[slice]:
-        """Return where elements ``[start, stop)`` of the model are held here."""
+        """Return the slices of ``_parameters`` with elements ``[start, stop)`` of the model."""
         found = []
         for chunk in self._chunks:
             first, last = max(start, chunk.start), min(stop, chunk.stop)
@@ -138,7 +140,7 @@ class ServerPartition:
         return found
 
     def load(self, parameters: Floats) -> None:
-        """Begin from this model, shape (elements,); no update has been applied yet."""
+        """Set the initial model, shape (elements,), before the first step."""
         if self._rule is None:
             return
         for chunk in self._chunks:
@@ -146,7 +148,7 @@ class ServerPartition:
         if self._mixing.of != "updates":
             self._first = self._parameters.copy()
         if self._mixing.of == "cache":
-            # Of the last models that have come, by weight.
+            # The weighted sum of the cached models, in float64: it is updated, never recomputed.
             self._sum = np.zeros(len(self._parameters), np.float64)
 
     def has_settled(self, update: Update) -> bool:
@@ -155,25 +157,25 @@ class ServerPartition:
         return number <= self._settled.get(worker, 0)
 
     def has_forgotten(self, update: Update) -> bool:
-        """Return whether an update was given up before it was all here."""
+        """Return whether an update was discarded before it had arrived completely."""
         return update in self._forgotten
 
     def is_here(self, updates: tuple[Update, ...]) -> bool:
-        """Return whether all of updates that come together has come."""
+        """Return whether a sum of these updates has arrived completely."""
         incoming = self._incoming.get(updates)
         return incoming is not None and len(incoming.weights) == len(self._places)
 
     def take(self, updates: tuple[Update, ...], total: Total) -> tuple[Update, ...]:
         """Take a chunk of a sum of updates.
 
-        Another sum that has one of these updates in it is void, and is forgotten.
+        Any other sum with one of these updates is of an earlier epoch, hence void, and is dropped.
 
         Args:
-            updates: whose sum it is.
-            total: of a chunk that is held here, and that has not come of this sum.
+            updates: the updates in the sum.
+            total: the sum of a chunk that this server holds, for the first time.
 
         Returns:
-            The updates, if all their chunks are here now.
+            The updates, if all their chunks have arrived now; else none.
         """
         incoming = self._incoming.get(updates)
         if incoming is None:
@@ -196,7 +198,7 @@ class ServerPartition:
         return updates if self.is_here(updates) else ()
 
     def squared_norm(self, update: Update) -> float:
-        """Return the squared norm of what came of an update, or of the mean that it came in."""
+        """Return the squared norm of an update, or of the mean in which it arrived."""
         (sum_,) = (each for each in self._incoming if update in each)
         mean = self._incoming[sum_].mean
         if self._averaged or self._largest:
@@ -206,7 +208,7 @@ class ServerPartition:
         return float(np.dot(mean, mean))
 
     def pulls(self, workers: Collection[int]) -> None:
-        """Take note of workers that get the model as it is, and compute on it."""
+        """Note that these workers pull the model as it is now."""
         if self._mixing.of == "updates" or self._rule is None or not workers:
             return
         model = self._parameters.copy()
@@ -214,14 +216,14 @@ class ServerPartition:
             self._pulled[worker] = model
 
     def deprecate(self, workers: Collection[int]) -> None:
-        """Let the present model be the last of workers whose update is given up (SAFA, eq. 6)."""
+        """Cache the present model for workers whose update is abandoned (SAFA, eq. 6)."""
         if self._mixing.of == "cache" and self._rule is not None:
             for worker in workers:
                 _, weight = self._cache.get(worker, (self._first, 1.0))
                 self._cached(worker, self._parameters.copy(), weight)
 
     def uncount(self, workers: Collection[int]) -> None:
-        """Take workers out of the mean of the last models until others of theirs come."""
+        """Remove workers from the mean of the cached models, until their next update arrives."""
         if self._mixing.of == "cache" and self._rule is not None:
             for worker in workers:
                 model, weight = self._cache.pop(worker, (self._first, 0.0))
@@ -250,28 +252,30 @@ class ServerPartition:
         factors: Sequence[float] = (),
         share: float | None = None,
     ) -> Agreement | None:
-        """Take one step with these updates, which are all here.
+        """Make one step with these updates, which have arrived.
 
-        The gradients are averaged by weight, and the step is as long as the weights' part of the
-        workers: all with weight 1 take a full step together, and one alone the N-th part of one.
+        The gradients are averaged by weight. The step's length is the sum of weights divided by the
+        number of workers: N updates of weight 1 make a full step, and one alone the N-th part.
 
         Args:
-            updates: those that came in one sum together, in one step.
-            factors: what each one's weight is multiplied by; none for 1. Of a sum, the first one's
-                counts. Where the step has a share, what their mean loses of 1 shortens it.
-            share: how far the step goes, whatever the weights' part; None for that part.
+            updates: the updates of the step; all updates of one sum must be in the same step.
+            factors: a factor of each update's weight; empty for 1. For a sum, the factor of its
+                first update counts.
+            share: the step's length instead, times the weighted mean of the factors; None for the
+                length above.
 
         Returns:
-            How far they agree with their mean, if that is asked for.
+            How far the updates agree with their mean, if the mixing asks for that.
 
         Raises:
-            OutOfPlaceMessage: one is not here, or they are a part of a sum.
+            OutOfPlaceMessage: an update has not arrived, or only a part of a sum is named.
         """
         if not updates:
             return None
         sums = self._sums_of(updates)
         self.version += 1
-        # Chunks may differ in the last bits, having been added up in different orders.
+        # The first chunk's weight: weights of chunks may differ in the last bits, because they were
+        # added up in different orders.
         weights = unscaled = [_weight(self._incoming[each]) for each in sums]
         if factors:
             by_update = dict(zip(updates, factors, strict=True))
@@ -293,7 +297,7 @@ class ServerPartition:
     def _step(
         self, rule: Rule, sums: list[tuple[Update, ...]], weights: list[float], length: float
     ) -> Agreement | None:
-        """Change the parameters by updates that came in these sums."""
+        """Change the parameters by the updates in these sums."""
         incoming = [self._incoming[each] for each in sums]
         mixing, agreement = self._mixing, None
         means = [each.mean for each in incoming]
@@ -304,12 +308,12 @@ class ServerPartition:
                 for place in (*self._averaged, *self._largest):
                     last[place] = here.mean[place]
                 self._cached(each[0][0], last, weight)
-        # Before the rule: to it, what comes of a buffer is no gradient.
+        # Before the rule, which would take the values of buffers for gradients.
         buffers = self._mix_buffers(means, weights, length)
         if mixing.combine is not None:
             gradients = mixing.combine(means)
         else:
-            # In place, unless what came is looked at again.
+            # In the memory of the first, unless the agreement needs the updates again.
             gradients = _mean(means, weights, means[0].copy() if mixing.asks_agreement else None)
         if mixing.asks_agreement:
             agreement = Agreement(
@@ -330,7 +334,7 @@ class ServerPartition:
     def _mix_buffers(
         self, means: list[Floats], weights: list[float], length: float
     ) -> list[tuple[slice, Floats]]:
-        """Take buffers out of what came; return what a step makes of them, and where they are."""
+        """Return the new values of buffers with their slices; set them to 0 in the updates."""
         found: list[tuple[slice, Floats]] = []
         of_cache = self._mean_of_cache() if self._averaged and self._mixing.of == "cache" else None
         combine = self._mixing.combine
@@ -351,7 +355,7 @@ class ServerPartition:
         return found
 
     def _sums_of(self, updates: Sequence[Update]) -> list[tuple[Update, ...]]:
-        """Return the sums that updates have come in, in the order of their first ones."""
+        """Return the sums that contain updates, in the order of their first ones."""
         left, sums = dict.fromkeys(updates), []
         for update in updates:
             if update not in left:
@@ -369,7 +373,7 @@ class ServerPartition:
         return sums
 
     def discard(self, updates: Sequence[Update]) -> None:
-        """Forget these updates, whole or not."""
+        """Drop these updates, arrived completely or not; they are settled."""
         for update in updates:
             if not self.is_here((update,)):
                 self._forgotten.add(update)
@@ -378,7 +382,7 @@ class ServerPartition:
             self._settle(update)
 
     def forget(self, workers: Collection[int]) -> None:
-        """Forget what has come in part of workers' updates; what is all here may yet count."""
+        """Drop these workers' incomplete updates; complete ones may still be applied."""
         of_these = [each for each in self._incoming if any(of in workers for of, _ in each)]
         for each in of_these:
             if not self.is_here(each):
@@ -389,12 +393,12 @@ class ServerPartition:
         self._settled[worker] = max(number, self._settled.get(worker, 0))
 
     def snapshot(self) -> dict[int, Floats]:
-        """Return the parameters of each chunk as they are now; later steps do not change them."""
+        """Return the parameters of each chunk, by index; a copy that later steps do not change."""
         parameters = self._parameters if self._rule is None else self._parameters.copy()
         return {index: parameters[place] for index, place in self._places.items()}
 
     def write_whole(self, model: Floats) -> bool:
-        """Write all of the model, shape (elements,), if it is here; return whether it is."""
+        """Write the model, shape (elements,), if this server holds all of it; return whether."""
         if len(self._parameters) != len(model):
             return False
         for chunk in self._chunks:
@@ -403,15 +407,15 @@ class ServerPartition:
 
 
 def _dot(one: Floats, other: Floats) -> float:
-    """Return a scalar product; in float32 large updates would have none, and small ones 0."""
+    """Return a scalar product in float64: large updates overflow float32, small ones vanish."""
     return float(np.einsum("i,i->", one, other, dtype=np.float64, casting="safe"))
 
 
 def _mean(arrays: Sequence[Floats], weights: Sequence[float], into: Floats | None) -> Floats:
-    """Return the mean of arrays by weight, in the memory of the first if there is no other."""
+    """Return the weighted mean of arrays, in ``into``, a copy of the first; None overwrites it."""
     total = arrays[0] if into is None else into
     if len(arrays) > 1 and any(weights):
-        parts = [weight / max(weights) for weight in weights]  # which float32 can hold
+        parts = [weight / max(weights) for weight in weights]  # within float32's range
         total *= np.float32(parts[0])
         for each, part in zip(arrays[1:], parts[1:], strict=True):
             total += np.float32(part) * each

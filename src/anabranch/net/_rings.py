@@ -1,7 +1,24 @@
-"""Rings: pieces of payloads in memory that a sender and a receiver share. Pure.
+"""Rings: a sender and a receiver on one machine share memory for pieces of payloads. Pure.
 
-The sender copies pieces in and says where each lies; the receiver reads them, in that order, and
-says, now and then, how many it needs no more.
+The sender copies a piece into the memory and sends its place over the stream. The receiver reads
+pieces in that order, and reports now and then how many it has read. Only the sender allocates; only
+the receiver's reports free memory. So neither end writes what the other one reads at that time::
+
+    0                                                         RING_BYTES
+    |  free  | oldest ... unread or unreported ... newest |  free  |      not wrapped
+    |  ... newest |       free       | oldest ...         | (gap)  |      wrapped
+
+- A piece never wraps. If the room behind the newest is too short, the piece goes to the front, and
+  the gap stays unused until it is behind the oldest.
+- With no piece in the ring, the next one goes to 0: memory that is likely in the cache.
+- Without room, ``put`` returns b"", and the sender waits for a report.
+
+**Why the sender never waits for ever.** The receiver reports once it has read ``PIECE_BYTES``. So
+when it has read all, unreported pieces take less than that: a quarter of the ring. A gap is shorter
+than a piece. So one free run is always long enough for the next piece.
+
+**What must never happen.** The sender reuses a piece before it is reported. So it refuses a report
+of more pieces than it has sent. The receiver reads outside the ring, so it checks each place.
 """
 
 from __future__ import annotations
@@ -13,10 +30,9 @@ from anabranch.net.errors import MalformedMessage
 
 RING_BYTES = 1 << 23
 PIECE_BYTES = 1 << 21
-"""The most of a piece. A quarter of the ring, so that one always fits beside what is not said to be
-free yet."""
+"""The longest piece: a quarter of the ring, so that one fits beside pieces not reported yet."""
 PLACE = struct.Struct(">II")
-"""What the stream says of a piece: where in the ring it begins, and its length, bytes."""
+"""A piece's place, as sent over the stream: its offset in the ring and its length, in bytes."""
 _LINE_BYTES = 64  # pieces begin on cache lines
 
 
@@ -33,7 +49,7 @@ class OutgoingRing:
         self._full: deque[tuple[int, int]] = deque()  # beginning and end of pieces, oldest first
 
     def put(self, payload: memoryview) -> bytes:
-        """Copy the front of a payload to where there is room; return its place, b"" if none is."""
+        """Copy the front of a payload into the ring; return its place, or b"" without room."""
         size = min(len(payload), PIECE_BYTES)
         start = self._room(size)
         if start is None:
@@ -54,10 +70,10 @@ class OutgoingRing:
         return 0 if size <= oldest else None
 
     def free(self, count: int) -> None:
-        """Use the oldest so many pieces' memory again.
+        """Free the oldest ``count`` pieces, which the receiver has read.
 
         Raises:
-            MalformedMessage: there are not so many.
+            MalformedMessage: the ring has fewer pieces.
         """
         if count > len(self._full):
             raise MalformedMessage(f"{count} pieces are said to be read, of {len(self._full)} sent")
@@ -70,13 +86,13 @@ class IncomingRing:
 
     def __init__(self, memory: memoryview) -> None:
         self._memory = memory
-        self._read = self._read_bytes = 0  # pieces that the sender does not know of yet
+        self._read = self._read_bytes = 0  # of pieces read and not reported yet
 
     def piece(self, start: int, size: int) -> memoryview:
-        """Return a piece that the sender has put.
+        """Return a piece, given its place.
 
         Raises:
-            MalformedMessage: it does not lie in the ring.
+            MalformedMessage: the place is not within the ring.
         """
         if start % _LINE_BYTES or not 0 < size <= PIECE_BYTES or start + size > len(self._memory):
             raise MalformedMessage(f"a piece of {size} bytes at {start} of shared memory")
@@ -85,7 +101,7 @@ class IncomingRing:
         return self._memory[start : start + size]
 
     def to_free(self) -> int:
-        """Return how many pieces the sender may free now; 0 while that is not worth a message."""
+        """Return how many pieces to report as read; 0 while they are not worth a message."""
         if self._read_bytes < PIECE_BYTES:
             return 0
         count, self._read, self._read_bytes = self._read, 0, 0

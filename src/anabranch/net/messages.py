@@ -1,10 +1,10 @@
-"""Everything that sites and the scheduler say to each other, typed.
+"""The messages between sites, and between a site and the scheduler, as types.
 
 A message travels as a msgpack array ``[type, field, ...]``; bulk data follows it as a raw payload
 (see :mod:`anabranch.net.frames`). Sites are named by their index in the overlay.
 
-The file is long, and one: it holds declarations and no code. The decoder has to know every type, so
-that each client would load each file of a room of messages, and what a client loads is bounded
+All messages are in one file, because the decoder must know every type. Several files would all be
+loaded by every client, and the modules that a client loads are bounded
 (`tests/group/test_client_modules.py`).
 """
 
@@ -14,8 +14,8 @@ import msgspec
 
 WIRE_VERSION = 30
 MOST_GATHERED_BYTES = 1 << 20
-"""The largest value that a site may have gathered (:class:`Gather`)."""
-MOST_NAME_CHARACTERS = 200  # of a subgroup, and of what a gathering is for
+"""The largest value that a site may contribute to a gathering (:class:`Gather`)."""
+MOST_NAME_CHARACTERS = 200  # of a subgroup's name, and of a gathering's purpose
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -26,15 +26,15 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unk
 
 
 class Hello(Message, frozen=True):
-    """First on a connection of a lane: its source, and the target that it expects.
+    """The first message on a connection of a lane: the sender's identity, and the site it wants.
 
     Attributes:
         proof: see :mod:`anabranch.net.identity`.
-        source: the site that connects.
-        target: the site that it expects at the other end.
-        strand: the connection's place among those of the same lane, from 0.
-        strands: how many connections the lane has.
-        incarnation: which process of the source speaks, see :class:`Welcome`.
+        source: the sender.
+        target: the site that it means to reach.
+        strand: the index of this connection among those of the lane, from 0.
+        strands: the number of connections of the lane.
+        incarnation: the sender's incarnation, see :class:`Welcome`.
     """
 
     proof: bytes
@@ -46,9 +46,9 @@ class Hello(Message, frozen=True):
 
 
 class Offer(Message, frozen=True):
-    """First on a connection from a site that takes none: the target may send to it on this one.
+    """The first message from a site that takes no connections: the target may use this one.
 
-    The attributes are those of :class:`Hello`, which the target then says to the source.
+    The attributes are those of :class:`Hello`. The target then sends Hello to the source.
     """
 
     proof: bytes
@@ -60,9 +60,9 @@ class Offer(Message, frozen=True):
 
 
 class PipeRequest(Message, frozen=True):
-    """First on a connection from a site that does not reach the scheduler: pipe it there.
+    """The first message from a site that does not reach the scheduler: pipe this connection there.
 
-    It names no address: a site pipes to its own scheduler only. The other attributes are those of
+    It names no address, since a site pipes to its own scheduler only. The attributes are those of
     :class:`Hello`.
     """
 
@@ -73,11 +73,11 @@ class PipeRequest(Message, frozen=True):
 
 
 class Piped(Message, frozen=True):
-    """The answer: the scheduler's listener is at the other end of this connection from now on."""
+    """The answer to :class:`PipeRequest`: this connection leads to the scheduler from now on."""
 
 
 class Piece(Message, frozen=True):
-    """Bytes that go through a pipe, which the sites at its ends do not read."""
+    """Bytes that pass through a pipe; the site that carries it does not interpret them."""
 
     data: bytes
 
@@ -87,12 +87,13 @@ class PieceTaken(Message, frozen=True):
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What the receiver of a chunk must know to measure the link it came over.
+    """The data with which the receiver of a chunk measures the link that carried it.
 
     Attributes:
-        sent_s: when its transmission over this link began, by the sender's clock (the paper's t_s).
-        offset_s: what the sender adds to its clock to have the scheduler's; None where unknown.
-        backlogged: whether the sender's lane had sent without a pause since the chunk before.
+        sent_s: the start of its transmission over this link, by the sender's clock (the paper's
+            t_s).
+        offset_s: the scheduler's clock minus the sender's; None where unknown.
+        backlogged: whether the sender's lane has sent without a pause since the chunk before.
     """
 
     sent_s: float
@@ -106,21 +107,20 @@ class _OnItsWay(Message, frozen=True, kw_only=True):
 
 
 class ChunkMessage(_OnItsWay, frozen=True):
-    """A chunk on its way; the payload is its elements.
+    """A chunk in flight; the payload is its elements.
 
-    ``path`` holds every site from the one that made the message to the one that consumes it. A
-    site that is not the last on it relays, whatever its own plan says, so a message in flight
-    survives a change of plan. ``is_aux`` tells an auxiliary path from a primary one (the paper's
-    IS_AUX and PATH, NetStorm, VII-B). Every hop writes a ``stamp`` of its own.
+    ``path`` names every site from the maker of the message to its consumer. A site in between
+    relays it, whatever its own plan says. So a message in flight survives a change of plan.
+    ``is_aux`` tells an auxiliary path from a primary one (the paper's IS_AUX and PATH, NetStorm,
+    VII-B). Every hop writes a ``stamp`` of its own.
 
     Attributes:
-        exchange: of which exchange, from 1. Where the model is served, which update of a worker,
-            or which update it will compute on this part of the model, from 1.
-        version: of the plan that the exchange runs under.
-        chunk: its index.
+        exchange: the exchange's number, from 1. Where the model is served: the number of a worker's
+            update, or of the update that it will compute on this part of the model.
+        version: the version of the plan under which the exchange runs.
+        chunk: the chunk's index.
         path: see above.
-        terms: what is exchanged and in which format, as `exchange.terms.Terms` codes
-            it: the same at every member.
+        terms: the code of the exchange's `exchange.terms.Terms`, the same at every member.
         epoch: how often the set of contributors had changed, as far as the sender knew.
     """
 
@@ -139,18 +139,18 @@ class PartialSum(ChunkMessage, frozen=True):
 
 
 class Result(ChunkMessage, frozen=True):
-    """Down a tree: what the root has made of a chunk."""
+    """Down a tree: the root's result for a chunk."""
 
 
 class Letter(ChunkMessage, frozen=True):
     """Between neighbours that gossip: a chunk of the sender's model.
 
-    ``exchange`` counts the letters from one to the other, or is that of the letter that this one
-    answers; ``version`` is 0, as no plan is needed, and the path is one link.
+    ``exchange`` is the letter's number, or the number of the letter that this one answers.
+    ``version`` is 0, since letters need no plan. The path is one link.
 
     Attributes:
-        weight: what the chunk weighs, see :mod:`anabranch.exchange.letters`.
-        steps: that the model had made.
+        weight: the chunk's weight, see :mod:`anabranch.exchange.letters`.
+        steps: the steps of the model when the letter was made.
         is_answer: whether it answers the receiver's letter.
     """
 
@@ -160,13 +160,13 @@ class Letter(ChunkMessage, frozen=True):
 
 
 class LetterEnds(Message, frozen=True):
-    """After a letter's chunks: no other comes, as its sender has taken the rest back."""
+    """After chunks of a letter: its sender has dropped the rest, and will send no more."""
 
     number: int
 
 
 class LetterTaken(Message, frozen=True):
-    """To a neighbour: all of its letter, or of its answer to one of this site's, has come."""
+    """To a neighbour: its letter, or its answer to this site's letter, has arrived completely."""
 
     number: int
     is_answer: bool = False
@@ -179,22 +179,22 @@ class StepsKnown(Message, frozen=True):
 
 
 class TimeRequest(Message, frozen=True):
-    """What time is it? From a child to its parent, or from a root to the scheduler.
+    """Asks for the time: from a child to its parent, or from a root to the scheduler.
 
-    ``sent_s`` is the asking side's clock, and comes back as it is.
+    ``sent_s`` is the time of the request by the sender's clock. The reply repeats it.
     """
 
     sent_s: float
 
 
 class TimeReply(Message, frozen=True):
-    """The time by the scheduler's clock, as far as the one who answers knows it.
+    """The time by the scheduler's clock, as the sender of the reply estimates it.
 
     Attributes:
         sent_s: as in the request.
-        received_s: when the request came, by the scheduler's clock.
-        replied_s: when this reply left, by the scheduler's clock.
-        error_s: how far off the other's idea of that clock may be.
+        received_s: the request's arrival, by the scheduler's clock.
+        replied_s: this reply's departure, by the scheduler's clock.
+        error_s: a bound on the error of the sender's estimate.
     """
 
     sent_s: float
@@ -210,10 +210,13 @@ class Credit(Message, frozen=True):
 
 
 class Refusal(Message, frozen=True):
-    """To a peer: your message was refused; ``error`` names the kind, ``detail`` what was wrong.
+    """To a peer: its message was refused.
 
-    ``chunk`` is its (exchange, version, chunk) if it was a chunk: a site that really sent that one
-    knows that its exchange cannot end.
+    Attributes:
+        error: the name of the error's class.
+        detail: what was wrong.
+        chunk: (exchange, version, chunk) if it was a chunk. A site that did send that chunk knows
+            that its exchange cannot end.
     """
 
     error: str
@@ -225,10 +228,10 @@ class Refusal(Message, frozen=True):
 
 
 class Join(Message, frozen=True):
-    """A site asks to take part, and says where its peers reach it.
+    """A site asks to join the run, and gives the address of its listener.
 
-    A site that takes no connections has no host; the scheduler tells its neighbours an address that
-    says so, see :data:`anabranch.net.addresses.OUTBOUND_ONLY`.
+    A site that takes no connections has no host. The scheduler tells its neighbours a special
+    address instead, see :data:`anabranch.net.addresses.OUTBOUND_ONLY`.
     """
 
     proof: bytes
@@ -238,11 +241,14 @@ class Join(Message, frozen=True):
 
 
 class Resume(Message, frozen=True):
-    """A site that takes part has lost its connection, and goes on over this one.
+    """A site has lost its connection to the scheduler, and resumes its session over this one.
 
-    ``heard`` is how many messages it has heard since it joined; ``incarnation`` says which process
-    of the site it is, see :class:`Welcome`; ``through`` is the site that pipes the connection, see
-    :class:`PipeRequest`, and None for none.
+    Attributes:
+        proof: see :mod:`anabranch.net.identity`.
+        site: the site's index.
+        heard: how many messages it has received since it joined.
+        incarnation: its incarnation, see :class:`Welcome`.
+        through: the site that pipes the connection, see :class:`PipeRequest`; None for none.
     """
 
     proof: bytes
@@ -253,16 +259,17 @@ class Resume(Message, frozen=True):
 
 
 class Resumed(Message, frozen=True):
-    """The scheduler's answer: go on; ``heard`` is how many messages of yours have come."""
+    """The scheduler's answer: the session is resumed; ``heard`` counts the messages received."""
 
     heard: int
 
 
 class StatusRequest(Message, frozen=True):
-    """First on a connection, and last: how does the run stand? Proven by the run's token.
+    """The only message on its connection: asks for the state of the run.
 
     Attributes:
-        stack_of: the name of a site whose Python stacks are asked for; empty for none.
+        proof: of the run's token, see :mod:`anabranch.net.identity`.
+        stack_of: the name of a site whose Python stacks are wanted; empty for none.
     """
 
     proof: bytes
@@ -273,7 +280,7 @@ class StatusReply(Message, frozen=True):
     """The scheduler's answer: a :class:`anabranch.log.status.Status` as JSON.
 
     Attributes:
-        stack: the Python stacks that were asked for.
+        stack: the Python stacks, if wanted.
     """
 
     status: bytes
@@ -281,10 +288,10 @@ class StatusReply(Message, frozen=True):
 
 
 class StackRequest(Message, frozen=True):
-    """Scheduler to site: where are your Python threads?
+    """To a site: asks for the stacks of its Python threads.
 
     Attributes:
-        asker: what the answer repeats.
+        asker: an opaque key, which the answer repeats.
     """
 
     asker: int
@@ -298,12 +305,12 @@ class Stack(Message, frozen=True):
 
 
 class Lagging(Message, frozen=True):
-    """To sites that wait for another one: what to tell their users.
+    """To sites that wait for another one: a message for their users.
 
     Attributes:
-        site: the name of the one that is awaited.
-        seconds: for how long.
-        at: the call that it has not made, in words.
+        site: the name of the awaited site.
+        seconds: how long they have waited.
+        at: describes the call that it has not made.
     """
 
     site: str
@@ -312,7 +319,7 @@ class Lagging(Message, frozen=True):
 
 
 class Signature(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a site would exchange: :class:`anabranch.exchange.terms.Terms`, made readable."""
+    """The terms of an exchange, :class:`anabranch.exchange.terms.Terms`, as fields."""
 
     op: int
     wire: int
@@ -322,24 +329,23 @@ class Signature(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 
 class Restarted(Message, frozen=True):
-    """The scheduler's other answer to :class:`Resume`: it was restarted, and has to be told all.
+    """The scheduler's other answer to :class:`Resume`: it was restarted.
 
-    What was said before counts no more, on either side; the site answers :class:`Standing`.
+    Both sides forget the session, and begin a new one. The site answers with :class:`Standing`.
     """
 
 
 class OpenExchange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """An exchange that a site has asked for, and whose end it has not heard.
+    """An exchange that a site has requested, and that has not ended there.
 
     Attributes:
         number, signature: as in :class:`ExchangeRequest`.
-        place: among all calls of the channel, from 1.
-        exchange: the number that its chunks carry; 0 where it is not granted.
+        place: its place among all calls of the channel, from 1.
+        exchange: the number in its chunk messages; 0 if it is not granted yet.
         chunk_elements: as in :class:`Grant`.
         generation: as in :class:`Interrupt`.
-        running: the numbers of the exchanges that would complete it.
-        followers: as in :class:`Grant`; where it is not granted, the site that says it, if it
-            follows.
+        running: the numbers of the exchanges that repair it.
+        followers: as in :class:`Grant`. If it is not granted yet: this site, if it follows.
     """
 
     number: int
@@ -353,7 +359,7 @@ class OpenExchange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
 
 class OpenGathering(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A gathering that a site takes part in, as in :class:`Gather`; and its place, as above."""
+    """A gathering that has not ended at a site: fields of :class:`Gather`, and its place."""
 
     number: int
     place: int
@@ -363,14 +369,14 @@ class OpenGathering(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 
 
 class ChannelStanding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """How far a site is with the calls of a channel.
+    """A site's state in the calls of a channel.
 
     Attributes:
-        channel: which.
-        version: of the plan that the site has.
-        asked, gathered: its latest exchange and gathering.
-        exchanges, gatherings: those that are open.
-        answers: the latest that have ended here, as the scheduler said it, encoded.
+        channel: the channel's number.
+        version: the version of the site's plan.
+        asked, gathered: the numbers of its latest exchange and gathering.
+        exchanges, gatherings: those that have not ended here.
+        answers: the scheduler's latest answers to those that have ended here, encoded.
     """
 
     channel: int
@@ -383,11 +389,12 @@ class ChannelStanding(msgspec.Struct, frozen=True, array_like=True, forbid_unkno
 
 
 class Standing(Message, frozen=True):
-    """To a scheduler that was restarted: how far a site is.
+    """To a restarted scheduler: a site's state.
 
     Attributes:
+        channels: its state in each channel.
         is_new: as in :class:`Welcome`.
-        follows: whether it has not said :class:`InStep` yet, see :class:`Admitted`.
+        follows: whether it has not sent :class:`InStep` yet, see :class:`Admitted`.
     """
 
     channels: tuple[ChannelStanding, ...]
@@ -396,40 +403,40 @@ class Standing(Message, frozen=True):
 
 
 class Ack(Message, frozen=True):
-    """Either side has heard so many messages since the site joined; they may be forgotten.
+    """Acknowledges so many messages since the site joined; the peer may drop its copies.
 
-    (Join, Resume, Resumed and this one do not count.)
+    Join, Resume, Resumed and Ack itself do not count.
     """
 
     count: int
 
 
 class Patience(Message, frozen=True):
-    """To all: how long a broken connection may take to come back, from now on."""
+    """To all sites: how long a site may be disconnected from now on before it counts as lost."""
 
     seconds: float
 
 
 class Welcome(Message, frozen=True):
-    """All sites that begin have joined: who you are, the overlay, the plan, where the others are.
+    """To a site, once all sites that begin have joined: its index, the overlay, plan and addresses.
 
-    A site that died may join a run that goes on without it, as another process. Those are told
-    apart by their *incarnation*: how many processes of the site had joined before.
+    A site that died may join again as another process, while the run continues. Its *incarnation*
+    tells the processes apart: it counts the processes of the site that had joined before.
 
     Attributes:
         site: the receiver's index.
         overlay_toml: the overlay, as ``anabranch.overlay.dumps`` writes it.
         plan_json: the first plan, as ``anabranch.plan.dumps`` writes it.
         addresses: (host, port) of every site, by index; no host where a site has not joined yet.
-        work: what to do, opaque to the network and the scheduler.
-        incarnations: of every site, by index; all 0 where left out.
-        updates: how many updates the receiver's earlier incarnations were let compute.
-        secret: the receiver's own, see :mod:`anabranch.net.identity`.
-        lane_secrets: of its lanes to other sites, by their index; empty where no link leads.
-        repairs: whether exchanges go on without a site or a link that is lost.
-        retries: whether all of an exchange that has lost something is reduced again, so that its
-            result has the contributions of one set of sites.
-        is_new: whether the group goes on already, and its members have to let the receiver in.
+        work: the task, opaque to the network and the scheduler.
+        incarnations: the incarnation of every site, by index; empty for all 0.
+        updates: how many updates the receiver's earlier incarnations were permitted to compute.
+        secret: the receiver's secret, see :mod:`anabranch.net.identity`.
+        lane_secrets: the secrets of its lanes, by the other site; empty where there is no link.
+        repairs: whether exchanges continue after the loss of a site or a link.
+        retries: whether an interrupted exchange is reduced again as a whole, so that its result has
+            the contributions of one set of sites.
+        is_new: whether the group has begun already, and its members must admit the receiver.
     """
 
     site: int
@@ -447,9 +454,11 @@ class Welcome(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """A site can begin; its exchanges have at most this many elements, 0 if it cannot say.
+    """A site is ready to begin.
 
-    It holds so many ``samples`` of the data to train on, 0 if it does not say.
+    Attributes:
+        buffer_elements: the most elements of its exchanges; 0 if unknown.
+        samples: how many samples it trains on; 0 if it does not tell.
     """
 
     buffer_elements: int
@@ -457,19 +466,19 @@ class Ready(Message, frozen=True):
 
 
 class Start(Message, frozen=True):
-    """Every site is ready: the run's clock starts now, or started so long ago."""
+    """Every site is ready: the run's clock starts now, or started ``since_s`` seconds ago."""
 
     since_s: float = 0.0
 
 
 class Model(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A site's parameters, before the optimiser's step that the latest mean was for.
+    """A digest of a site's parameters, before the optimiser's step that uses the latest mean.
 
     Attributes:
-        step: how many steps this one makes since the site joined, or others did; only models of the
-            same step are compared.
+        step: the number of steps since this site or others joined last. Only models of the same
+            step are compared.
         checksum: 64 bits of a sample of the parameters.
-        is_first: whether no step has used a mean before, so that no rounding explains a difference.
+        is_first: whether no step has used a mean yet; rounding then explains no difference.
     """
 
     step: int
@@ -481,13 +490,13 @@ class ExchangeRequest(Message, frozen=True):
     """A site asks under which plan version an exchange runs (NetStorm's TRP, section VII-A).
 
     Attributes:
-        channel: the members whose exchange it is, as :class:`Subgrouped` numbers them; 0 for all.
-        number: counts the channel's exchanges from 1, in the order in which every member asks.
-        signature: what it would exchange.
-        calls: whether members that have not asked for it yet are to hear of it by
-            :class:`Awaited`, where this site is the first that wants it.
-        attempt: how often this site has asked for it ahead and then made another call. An answer
-            to an earlier attempt may be on its way, and must not be taken for one to this.
+        channel: the members' channel, as numbered by :class:`Subgrouped`; 0 for all members.
+        number: the exchange's number on the channel, from 1; all members ask in the same order.
+        signature: the exchange's terms.
+        calls: whether to send :class:`Awaited` to members that have not asked yet, if this site is
+            the first to ask.
+        attempt: how often this site has asked for it ahead, and then made another call. It tells
+            apart answers to earlier attempts, which may still be in flight.
     """
 
     channel: int
@@ -498,10 +507,10 @@ class ExchangeRequest(Message, frozen=True):
 
 
 class AskAhead(Message, frozen=True):
-    """A site expects that its next call is this exchange, and asks for its plan ahead of it.
+    """A site expects this exchange as its next call, and asks for its plan ahead of the call.
 
-    It binds nothing. If the call comes, the site begins with the grant it has, and says so by an
-    :class:`ExchangeRequest` of the same attempt. Any other call of the site takes this back.
+    It commits to nothing. If the call comes, the site begins with the grant that it has, and sends
+    an :class:`ExchangeRequest` of the same attempt. Any other call of the site withdraws this.
 
     Attributes:
         channel, number, signature, attempt: as in :class:`ExchangeRequest`.
@@ -514,14 +523,13 @@ class AskAhead(Message, frozen=True):
 
 
 class Unfit(Message, frozen=True):
-    """A site has nothing to contribute to an exchange that others could use.
+    """A site cannot contribute to an exchange that it has requested.
 
-    The exchange then ends without a result at every member, and the others hear why. The site has
-    asked for it before.
+    The exchange then ends without a result at every member, and each gets the reason.
 
     Attributes:
         channel, number: as in :class:`ExchangeRequest`.
-        why: what is wrong with what it would contribute.
+        why: what is wrong with its contribution.
     """
 
     channel: int
@@ -530,10 +538,10 @@ class Unfit(Message, frozen=True):
 
 
 class Withdrawn(Message, frozen=True):
-    """To a member: what it was told of an interrupted exchange counts no more.
+    """To a member: an interrupted exchange is void, and so is its grant.
 
     No member has begun it: those that had asked for it ahead have made other calls. Another
-    exchange of its number may follow.
+    exchange may get its number.
     """
 
     channel: int
@@ -541,13 +549,13 @@ class Withdrawn(Message, frozen=True):
 
 
 class ModelTold(Message, frozen=True):
-    """A site's model at its call for an exchange, where it is time to compare the members'.
+    """A site's model at an exchange for which the scheduler compares the members' models.
 
-    It comes before the site's request for that exchange.
+    It precedes the site's request for that exchange.
 
     Attributes:
         channel, number: as in :class:`ExchangeRequest`.
-        model: the site's.
+        model: the digest.
     """
 
     channel: int
@@ -556,35 +564,35 @@ class ModelTold(Message, frozen=True):
 
 
 class ModelsDiffer(Message, frozen=True):
-    """To a member: members' models were alike and are no more; ``reason`` names the sites."""
+    """To a member: the members' models have become different; ``reason`` names the sites."""
 
     reason: str
 
 
 class Awaited(Message, frozen=True):
-    """To a member: another one has asked for an exchange that this one has not asked for yet."""
+    """To a member: another member has requested an exchange, and waits for this one's request."""
 
     channel: int
     number: int
 
 
 class Grant(Message, frozen=True):
-    """The answer: begin.
+    """The answer to a request: begin the exchange.
 
     Attributes:
         channel, number: as in the request.
-        exchange: the number that its chunks carry, rising over all channels.
-        version: of the plan that it runs under.
+        exchange: the number in its chunk messages; rising over all channels.
+        version: the version of its plan.
         plan_json: that plan; empty if the site has it.
         chunk_elements: the most elements of a chunk.
-        trees: of the first chunks, in order, where the scheduler dispatches chunks while the
-            exchange goes on; None where all are dealt beforehand, by share.
-        settles: whether the result counts once :class:`Settled` says so, and not before.
+        trees: the trees of the first chunks, in order, where the scheduler dispatches chunks during
+            the exchange; None where all are dealt by share at its beginning.
+        settles: whether the result is valid only once :class:`Settled` confirms it.
         is_interrupted: whether it begins with a :class:`Repair`, since it was interrupted before
             this site asked for it.
         followers: members that contribute nothing to it, and get its result.
-        why_last: why no other exchange of the channel is held, where no :class:`Settled` will say
-            so; empty where one may be.
+        why_last: why this is the channel's last exchange, where no :class:`Settled` will tell; else
+            empty.
         attempt: as in the request.
     """
 
@@ -603,9 +611,9 @@ class Grant(Message, frozen=True):
 
 
 class ExchangeFailed(Message, frozen=True):
-    """This exchange ends without a result; ``reason`` names who disagrees, or who has left.
+    """This exchange ends without a result; ``reason`` names the sites that disagree or have left.
 
-    ``exchange`` is 0 where it had not begun.
+    ``exchange`` is 0 if it had not begun.
     """
 
     channel: int
@@ -615,12 +623,12 @@ class ExchangeFailed(Message, frozen=True):
 
 
 class Interrupt(Message, frozen=True):
-    """Something is lost: stop this exchange, and answer :class:`Holding`.
+    """A site or link is lost: stop this exchange, and answer :class:`Holding`.
 
     Attributes:
-        channel, number: which, as in :class:`ExchangeRequest`.
+        channel, number: as in :class:`ExchangeRequest`.
         generation: how many times it has been interrupted.
-        exchanges: the numbers that its chunks carry; what comes of them from now on is void.
+        exchanges: the numbers in its chunk messages; later messages with them are void.
     """
 
     channel: int
@@ -630,10 +638,10 @@ class Interrupt(Message, frozen=True):
 
 
 class Holding(Message, frozen=True):
-    """A member says which elements of an exchange's result it holds.
+    """A member reports which elements of an exchange's result it holds.
 
-    The answer to :class:`Interrupt`; and said once all of the result is there. The others are its
-    own contribution, untouched.
+    It answers :class:`Interrupt`, and is sent also when the member holds the whole result. All
+    other elements are the member's own contribution, unchanged.
 
     Attributes:
         channel, number, generation: as in :class:`Interrupt`; generation 0 before any.
@@ -647,14 +655,15 @@ class Holding(Message, frozen=True):
 
 
 class RepairPart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """An exchange of some elements, which completes another one that was interrupted.
+    """An exchange of some elements, as a part of the repair of an interrupted one.
 
     Attributes:
-        exchange: the number that its chunks carry.
-        source: the member that holds their result, and spreads it; None where they are reduced.
-        receivers: the members that get it.
+        exchange: the number in its chunk messages.
+        source: the member that holds the elements' result, and spreads it; None where they are
+            reduced again.
+        receivers: the members that get the result.
         ranges: runs of elements ``[start, stop)``, rising.
-        plan_json: a plan of its own; empty for the repair's.
+        plan_json: its plan; empty for the plan of the repair.
     """
 
     exchange: int
@@ -665,13 +674,13 @@ class RepairPart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class Repair(Message, frozen=True):
-    """To every member: complete an exchange that was interrupted, by these.
+    """To every member: complete an interrupted exchange by the exchanges named.
 
     Attributes:
         channel, number, generation: as in :class:`Interrupt`.
-        version: of the plan that they run under.
+        version: the version of the plan under which they run.
         plan_json: that plan; empty if the site has it.
-        parts: at once.
+        parts: the exchanges; they run concurrently.
     """
 
     channel: int
@@ -683,7 +692,7 @@ class Repair(Message, frozen=True):
 
 
 class Contribution(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Whose contributions are in elements ``[start, stop)`` of a result."""
+    """The sites whose contributions are in elements ``[start, stop)`` of a result."""
 
     start: int
     stop: int
@@ -695,9 +704,9 @@ class Settled(Message, frozen=True):
 
     Attributes:
         channel, number: as in :class:`ExchangeRequest`.
-        members: of the channel, as they are now.
-        contributions: together they cover the buffer.
-        why_last: why no other exchange of the channel is held; empty where more may follow.
+        members: the channel's members now.
+        contributions: the contributors, by elements; together they cover the buffer.
+        why_last: why this is the channel's last exchange; empty where more may follow.
     """
 
     channel: int
@@ -708,9 +717,9 @@ class Settled(Message, frozen=True):
 
 
 class SubgroupRequest(Message, frozen=True):
-    """A site would exchange with these sites alone, itself among them, in rising order.
+    """A site asks for a channel of these members, in rising order; it is one of them.
 
-    The name tells the subgroup from others of the same members.
+    The name tells apart subgroups with the same members.
     """
 
     members: tuple[int, ...]
@@ -718,7 +727,7 @@ class SubgroupRequest(Message, frozen=True):
 
 
 class Subgrouped(Message, frozen=True):
-    """The answer: the channel of these members, and the plan that it begins with."""
+    """The answer: the channel of these members, and its first plan."""
 
     channel: int
     members: tuple[int, ...]
@@ -727,13 +736,16 @@ class Subgrouped(Message, frozen=True):
 
 
 class Gather(Message, frozen=True):
-    """A site's small value, for every member of a channel.
+    """A site's small value for a gathering: every member of a channel gets the values of all.
 
-    ``number`` counts the channel's gatherings from 1; ``value`` is encoded by who asked. ``what``
-    says in words what it is gathered for, where another member makes another call. Where it
-    ``admits``, the sites that wait to join are let in once all members have said so, and the answer
-    is :class:`Admitted`; one of those that wait says it with number 0. The site has ``heard`` the
-    answers to all gatherings up to that one.
+    Attributes:
+        channel: as in :class:`ExchangeRequest`.
+        number: the gathering's number on the channel, from 1; 0 from a site that waits to join.
+        value: the value, encoded by the caller.
+        admits: whether this gathering admits the sites that wait to join, once all members have
+            sent theirs. The answer is then :class:`Admitted`.
+        heard: the site has received the answers to all gatherings up to this number.
+        what: the purpose, for the error message if another member makes a different call.
     """
 
     channel: int
@@ -745,9 +757,13 @@ class Gather(Message, frozen=True):
 
 
 class Gathered(Message, frozen=True):
-    """The values of all members, in the order of their indices, and who they are.
+    """The answer to :class:`Gather`: the values of all members, in the order of their indices.
 
-    All members have ``heard`` the answers up to that one: none need be remembered for the others.
+    Attributes:
+        channel, number: as in :class:`Gather`.
+        values: the members' values.
+        members: the members.
+        heard: all members have received the answers up to this number, and may forget them.
     """
 
     channel: int
@@ -758,17 +774,17 @@ class Gathered(Message, frozen=True):
 
 
 class Admitted(Message, frozen=True):
-    """To all members: from here on, some more sites are.
+    """To all members: more sites are members from here on.
 
     Attributes:
-        number: of the gathering, see :class:`Gather`.
-        exchanges: how many all sites together have made.
-        members: from now on.
-        newcomers: those of them that have not got the state of training.
-        holders: those that have.
-        plan_json: from now on; empty where it is as before.
-        follows: whether the newcomers *follow* from when the state is handed to them until they are
-            :class:`InStep`: the others do not wait; they contribute nothing, and get all results.
+        number: the gathering's number, see :class:`Gather`.
+        exchanges: how many exchanges all sites together have made.
+        members: the members from now on.
+        newcomers: the members without the state of training.
+        holders: the members with it.
+        plan_json: the plan from now on; empty if it is unchanged.
+        follows: whether newcomers *follow*, from the hand-over of the state until :class:`InStep`.
+            A follower contributes nothing and gets all results; the others do not wait for it.
     """
 
     number: int
@@ -781,12 +797,12 @@ class Admitted(Message, frozen=True):
 
 
 class Called(Message, frozen=True):
-    """To a member that follows: another one was the first to make a call, make it too.
+    """To a follower: another member has made a call; make it too.
 
     Attributes:
-        number: of the exchange, or of the gathering that lets others in.
-        place: among all calls, from 1.
-        signature: what is exchanged; None where others are let in.
+        number: the number of the exchange, or of the gathering that admits sites.
+        place: its place among all calls, from 1.
+        signature: the exchange's terms; None for a gathering.
     """
 
     number: int
@@ -795,11 +811,11 @@ class Called(Message, frozen=True):
 
 
 class InStep(Message, frozen=True):
-    """A member that follows takes part like any other from now on, and is waited for.
+    """A follower contributes like any other member from now on, and the others wait for it.
 
     Attributes:
-        kept: the calls of others that its program has yet to go through.
-        why: in words, where these are not 0.
+        kept: how many calls of the others its program has yet to make.
+        why: the reason if that is not 0.
     """
 
     kept: int
@@ -807,7 +823,7 @@ class InStep(Message, frozen=True):
 
 
 class GatherFailed(Message, frozen=True):
-    """Not all members will give a value; ``reason`` names who will not."""
+    """A gathering has failed; ``reason`` names the members that give no value."""
 
     channel: int
     number: int
@@ -822,21 +838,21 @@ class Dispatched(Message, frozen=True):
 
 
 class Progress(Message, frozen=True):
-    """How many chunks of each tree a site holds the result of, where dispatch goes on."""
+    """The number of results that a site holds, by tree, while chunks are being dispatched."""
 
     exchange: int
     finished: tuple[int, ...]
 
 
 class Auxiliary(Message, frozen=True):
-    """A plan's auxiliary paths from now on; only the site that a chunk sets out from needs them."""
+    """A plan's auxiliary paths from now on; only the site at the start of a path uses it."""
 
     version: int
     paths: tuple[tuple[int, ...], ...]
 
 
 class LinkRate(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a site measured of the link from ``source`` to itself."""
+    """A site's measurement of the link from ``source`` to itself, from so many chunks."""
 
     source: int
     rate_bps: float
@@ -845,19 +861,19 @@ class LinkRate(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class Measured(Message, frozen=True):
-    """The latest measurements of a site's links, each newer than the last one it told of."""
+    """The latest measurements of a site's links, as far as they are newer than those it sent."""
 
     links: tuple[LinkRate, ...]
 
 
 class ProceedRequest(Message, frozen=True):
-    """From a worker: an update is on its way to the servers (R²SP's Request-to-Proceed).
+    """From a worker: it has sent an update to the servers (R²SP's Request-to-Proceed).
 
     Attributes:
-        update: which, from 1.
-        samples: of its batch.
+        update: the update's number, from 1.
+        samples: the number of samples in its batch.
         compute_s: how long the worker computed.
-        loss: of its batch; None if there is none.
+        loss: the batch's loss; None if there is none.
     """
 
     update: int
@@ -867,11 +883,14 @@ class ProceedRequest(Message, frozen=True):
 
 
 class Proceed(Message, frozen=True):
-    """To a worker: compute this update, on a batch of so many samples.
+    """To a worker: compute this update (R²SP's Permission-to-Proceed).
 
-    (R²SP's Permission-to-Proceed.) ``pulls`` says whether the model comes for it; otherwise it is
-    computed on the model in memory. ``client`` is the client that the worker stands for.
-    ``looks`` says whether the worker evaluates the model that comes.
+    Attributes:
+        update: the update's number, from 1.
+        samples: the number of samples in its batch.
+        pulls: whether servers send a model for it; otherwise the worker uses the model it has.
+        client: the client that it computes for, where a worker stands for many.
+        looks: whether the worker evaluates that model.
     """
 
     update: int
@@ -882,13 +901,13 @@ class Proceed(Message, frozen=True):
 
 
 class Abandon(Message, frozen=True):
-    """To a worker: its updates up to this one would come too late.
+    """To a worker: its updates up to this one are too late.
 
-    It computes them no further and pushes none of them, but asks to proceed after each.
+    It stops computing them and pushes none, but still sends :class:`ProceedRequest` after each.
 
     Attributes:
-        update: the last of them.
-        model_comes: whether the models that they are computed on come nevertheless.
+        update: the last such update.
+        model_comes: whether servers send the models for them nevertheless.
     """
 
     update: int
@@ -896,11 +915,13 @@ class Abandon(Message, frozen=True):
 
 
 class Came(Message, frozen=True):
-    """From a server: all of its part of a worker's update has come.
+    """From a server: its part of a worker's update has arrived completely.
 
-    ``epoch`` is that of the sum that it has come in, where updates are added up on their way;
-    ``squared_norm`` is of this part of the update, or of the mean of those that it was added up
-    with, and None where no rule asks for it.
+    Attributes:
+        worker, update: the update.
+        epoch: the epoch of the sum that contained it, where updates are added up on the way.
+        squared_norm: of this part of the update, or of the mean in which it arrived; None where no
+            rule needs it.
     """
 
     worker: int
@@ -910,17 +931,17 @@ class Came(Message, frozen=True):
 
 
 class Advance(Message, frozen=True):
-    """To the servers: take a step, then serve.
+    """To the servers: take a step, then send the model.
 
     Attributes:
         apply: updates that become part of the model, as (worker, update), in this order.
         discard: updates that never will.
-        pulls: who gets the model as it then is, as (worker, the update it will compute).
-        factors: for each update that is applied, what its step is multiplied by; empty for 1.
-        share: how far the step goes to the mean of its updates; None for their weights' part of all
-            workers'.
-        deprecated: workers whose update under way is given up, as its model is too old.
-        uncounted: workers whose last model is no part of the mean of all workers' any more.
+        pulls: the workers that get the model after the step, as (worker, update to compute).
+        factors: a factor for the step of each applied update; empty for 1.
+        share: the length of the step towards the mean of its updates; None for their share of all
+            workers' weights.
+        deprecated: workers whose update under way is abandoned, because its model is too old.
+        uncounted: workers whose last model is removed from the mean of all workers' models.
     """
 
     apply: tuple[tuple[int, int], ...]
@@ -936,10 +957,10 @@ class Agreed(Message, frozen=True):
     """From a server: how far a step's updates agree with their mean, in its part of the model.
 
     Attributes:
-        updates: those of the step, as (worker, update).
-        dots: of each with the mean.
-        squared_norms: of each.
-        squared_norm: of the mean.
+        updates: the step's updates, as (worker, update).
+        dots: the scalar product of each with the mean.
+        squared_norms: the squared norm of each.
+        squared_norm: the squared norm of the mean.
     """
 
     updates: tuple[tuple[int, int], ...]
@@ -949,13 +970,14 @@ class Agreed(Message, frozen=True):
 
 
 class EpochChanged(Message, frozen=True):
-    """Where updates are added up on their way: whose sums count from now on.
+    """Where updates are added up on the way: the contributors have changed.
 
     Attributes:
-        epoch: how many times that has changed.
-        workers: who takes part, all of them.
-        round: which update of every worker is under way; who has pushed that one pushes it again.
-        version: of the plan that these updates follow.
+        epoch: how often they have changed.
+        workers: all contributors from now on.
+        round: the update of every worker that is under way. A worker that has pushed it pushes it
+            again.
+        version: the version of the plan of these updates.
     """
 
     epoch: int
@@ -965,13 +987,13 @@ class EpochChanged(Message, frozen=True):
 
 
 class Reform(Message, frozen=True):
-    """To all: where workers move in groups, these are formed anew. Answered by Reformed.
+    """To all: the groups of a forest are formed anew. Answered by :class:`Reformed`.
 
-    Nothing of a group that is not there any more is under way, or counts.
+    All data of a group that is not in the new plan is void.
 
     Attributes:
-        plan_json: with the new groups; those that stay have the plans that they had.
-        updates: of each group, which update its workers go on with.
+        plan_json: the plan with the new groups; groups that stay keep their plans.
+        updates: the next update of each group's workers.
     """
 
     plan_json: str
@@ -979,17 +1001,17 @@ class Reform(Message, frozen=True):
 
 
 class Reformed(Message, frozen=True):
-    """From a site: it knows of the groups of a plan, and nothing comes here of those before."""
+    """From a site: it has the groups of a plan, and no data of replaced groups arrives any more."""
 
     version: int
 
 
 class NoMoreRounds(Message, frozen=True):
-    """The answer to a request for an exchange that is not held, nor any after it.
+    """The answer to a request for an exchange after the channel's last one.
 
     Attributes:
-        number: the exchange's, on its channel.
-        reason: why.
+        number: the number of the requested exchange on its channel.
+        reason: why the channel has ended.
         channel: see :class:`ExchangeRequest`.
     """
 
@@ -999,24 +1021,28 @@ class NoMoreRounds(Message, frozen=True):
 
 
 class Stopping(Message, frozen=True):
-    """To all that gossip: the run is to end; finish the step that you are at, and no other."""
+    """To all sites that gossip: the run ends; finish the present step, and make no other."""
 
 
 class PaceOver(Message, frozen=True):
-    """To all: where the model is served, no worker goes on any more.
+    """To all, where the model is served: the scheduler permits no further updates.
 
     Attributes:
-        receivers: the workers to which the model comes that no step follows.
+        receivers: the workers that get the final model.
     """
 
     receivers: tuple[int, ...] = ()
 
 
 class ExchangeEnded(Message, frozen=True):
-    """A site holds the result of an exchange; ``checksum`` covers its model or buffer.
+    """A site holds the result of an exchange.
 
-    The last chunk to become ready was one of ``tree``, and the neighbour ``waited_for`` sent it;
-    None where none did.
+    Attributes:
+        channel, number, version: as in :class:`Grant`.
+        seconds: how long the exchange took here.
+        checksum: of the site's model or buffer; None if it was not computed.
+        waited_for: the neighbour that sent the chunk that was finished last; None for no neighbour.
+        tree: that chunk's tree.
     """
 
     channel: int
@@ -1039,29 +1065,29 @@ class Leave(Message, frozen=True):
 
 
 class Failed(Message, frozen=True):
-    """A site ends its part, through no fault of another; ``reason`` says why."""
+    """A site cannot continue, by no fault of another site; ``reason`` tells why."""
 
     reason: str
 
 
 class Shutdown(Message, frozen=True):
-    """Every site has finished; this one may close."""
+    """All sites have finished; the site may close."""
 
 
 class Departed(Message, frozen=True):
-    """To a site that has left, in place of :class:`Shutdown`: the others go on without it."""
+    """To a site that has left, instead of :class:`Shutdown`: the others continue without it."""
 
 
 class LinkCut(Message, frozen=True):
-    """From the scheduler: nothing crosses the links to and from this neighbour any more."""
+    """From the scheduler: the links to and from this neighbour carry no data any more."""
 
     neighbour: int
 
 
 class SiteGone(Message, frozen=True):
-    """From the scheduler: the run goes on without this site, for which no other need wait.
+    """From the scheduler: this site is lost, and the run continues without it.
 
-    ``reason`` says how it was lost, in words.
+    ``reason`` tells how it was lost.
     """
 
     site: int
@@ -1069,22 +1095,22 @@ class SiteGone(Message, frozen=True):
 
 
 class LinkProbe(Message, frozen=True):
-    """From the scheduler: can this neighbour be reached again? Answered by :class:`LinkProbed`."""
+    """From the scheduler: test whether this neighbour answers; reply with :class:`LinkProbed`."""
 
     neighbour: int
 
 
 class LinkProbed(Message, frozen=True):
-    """Whether a neighbour answered on a connection of its own."""
+    """Whether a neighbour answered, on a new connection."""
 
     neighbour: int
     answers: bool
 
 
 class CutOff(Message, frozen=True):
-    """From a site: its lane to or from a neighbour has ended. It may be that the neighbour died.
+    """From a site: its lane to or from a neighbour has ended; the neighbour may be dead.
 
-    ``incarnation`` is the neighbour's that it led to, see :class:`Welcome`.
+    ``incarnation`` is the neighbour's, see :class:`Welcome`.
     """
 
     neighbour: int
@@ -1093,15 +1119,14 @@ class CutOff(Message, frozen=True):
 
 
 class Silent(Message, frozen=True):
-    """From a site: a neighbour says nothing for unusually long on a lane to or from it; or it does
-    again.
+    """From a site: a neighbour is silent for unusually long on a lane, or is heard again.
 
-    Where both ends say so, the links between them are gone round, if that leaves no site out.
+    If both ends report it, plans avoid the links between them, unless that isolates a site.
 
     Attributes:
-        neighbour: which.
-        incarnation: of the neighbour, see :class:`Welcome`.
-        is_silent: whether it is, or speaks again.
+        neighbour: the neighbour.
+        incarnation: the neighbour's incarnation, see :class:`Welcome`.
+        is_silent: True while it is silent, False once it is heard again.
     """
 
     neighbour: int
@@ -1110,7 +1135,7 @@ class Silent(Message, frozen=True):
 
 
 class Rejoined(Message, frozen=True):
-    """To the neighbours of a site that died: another process of it is here, and where.
+    """To the neighbours of a site that died: the address of its new process.
 
     Each neighbour answers :class:`RejoinAck`; the site begins when all have.
     """
@@ -1122,20 +1147,20 @@ class Rejoined(Message, frozen=True):
 
 
 class RejoinAck(Message, frozen=True):
-    """The answer to :class:`Rejoined`: lanes lead to the new process from now on."""
+    """The answer to :class:`Rejoined`: this site's lanes lead to the new process from now on."""
 
     site: int
     incarnation: int
 
 
 class Abort(Message, frozen=True):
-    """From the scheduler: the run is over, early; ``reason`` names who or what caused it.
+    """From the scheduler: the run has ended early; ``reason`` names the site or error.
 
-    From a site: a lane of mine has broken; the scheduler decides who is to blame.
+    From a site: its data plane has failed; the scheduler decides which site caused it.
 
-    Args:
+    Attributes:
         reason: see above.
-        goes_on: whether the run goes on without the site that is told, which may join again.
+        goes_on: whether the run continues without the receiver, which may join again.
     """
 
     reason: str
@@ -1228,8 +1253,8 @@ AnyMessage = (
     | Abort
 )
 
-# A message's bytes, and the message that bytes hold; the latter raises ``NO_MESSAGE``. They are the
-# library's own methods, because every chunk passes here.
+# Encode a message, and decode bytes; decoding raises ``NO_MESSAGE``. They are the library's own
+# methods, without a function around them, because every chunk passes through here.
 encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder[AnyMessage](AnyMessage).decode
 NO_MESSAGE = msgspec.DecodeError, ValueError  # the second one e.g. for invalid UTF-8

@@ -1,9 +1,27 @@
-"""A conversation that outlives its connections: what a broken one lost is said again.
+"""A session outlives its connections: a new one repeats the messages that a broken one lost. Pure.
 
-Each side counts what it has said and what it has heard, and keeps what the other may not have heard
-yet. When a connection has broken and another was made, both say how much they have heard, and each
-says the rest again: so every message is heard once and in order, whatever was on its way. Pure: who
-connects again, and when to give up, is decided elsewhere.
+Each side numbers the messages that it sends, by counting, and counts those that it receives. It
+keeps a message until the other side has acknowledged it::
+
+    1 .......... acknowledged .......... sent
+                 | kept in ``_unacknowledged`` |
+
+    connected --cut--> disconnected --go_on(connection, heard)-->  connected
+                        post: kept     the rest is sent again
+
+After a reconnect, each side tells how many messages it has received (``Resume``, ``Resumed``). The
+other one drops those, and sends the rest again. So each message arrives once and in order, whatever
+was in flight. An ``Ack`` after every 64 messages bounds what is kept.
+
+``Ack``, heartbeats and greetings are not counted: they belong to a connection, not to the session.
+The callers count: ``count`` for each other message that arrives.
+
+This part makes no connection and has no timer. Which side reconnects, and when a site counts as
+lost, is decided elsewhere (`site.control`, `scheduler._presence`).
+
+**What must never happen.** A message is dropped before it is acknowledged; or the peer acknowledges
+messages that were never sent, or fewer than before: both are refused, because the two counts have
+then lost their common meaning.
 """
 
 from __future__ import annotations
@@ -14,89 +32,91 @@ from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import Ack, Message
 from anabranch.net.network import Connection
 
-# The other side may forget what was heard; telling it so this often bounds what it keeps.
-_TELL_EVERY = 64
+_TELL_EVERY = 64  # messages between two acknowledgements
 
 
 class Session:
-    """One side of a conversation.
+    """One side of a session.
 
     Args:
-        connection: the first.
+        connection: the first connection.
 
     Attributes:
-        connection: the present one, if there is one.
-        heard: how many messages have come.
+        connection: the present connection; None while disconnected.
+        heard: how many messages have been received.
     """
 
     def __init__(self, connection: Connection | None) -> None:
         self.connection = connection
         self._said = 0
-        self._unheard: deque[Message] = deque()  # the latest that were said
+        self._unacknowledged: deque[Message] = deque()  # the latest messages sent, oldest first
         self.heard = 0
 
     @property
     def all_heard(self) -> bool:
-        """Whether the other side is known to have heard everything."""
-        return not self._unheard
+        """Whether the other side has acknowledged every message."""
+        return not self._unacknowledged
 
     def post(self, message: Message) -> None:
-        """Say something, now or when there is a connection again."""
+        """Send a message now, or once there is a connection again."""
         self._said += 1
-        self._unheard.append(message)
+        self._unacknowledged.append(message)
         if self.connection is not None:
             self.connection.post(message)
 
     def count(self) -> None:
-        """Take note that a message has come."""
+        """Count a received message, and acknowledge now and then."""
         self.heard += 1
         if self.heard % _TELL_EVERY == 0:
             self.tell()
 
     def tell(self) -> None:
-        """Tell the other side how much was heard."""
+        """Acknowledge all messages received so far."""
         if self.connection is not None:
             self.connection.post(Ack(self.heard))
 
     def acknowledged(self, heard: int) -> None:
-        """Forget what the other side has heard.
+        """Drop the messages that the other side has received.
+
+        Args:
+            heard: how many it has received in all.
 
         Raises:
-            OutOfPlaceMessage: it cannot have heard so many.
+            OutOfPlaceMessage: fewer than it acknowledged before, or more than were sent.
         """
-        if not self._said - len(self._unheard) <= heard <= self._said:
+        if not self._said - len(self._unacknowledged) <= heard <= self._said:
             raise OutOfPlaceMessage(
                 f"the peer says that it has heard {heard} messages, where {self._said} were said "
-                f"and all but {len(self._unheard)} acknowledged"
+                f"and all but {len(self._unacknowledged)} acknowledged"
             )
-        for _ in range(len(self._unheard) - (self._said - heard)):
-            self._unheard.popleft()
+        for _ in range(len(self._unacknowledged) - (self._said - heard)):
+            self._unacknowledged.popleft()
 
     def cut(self) -> None:
-        """Take note that the connection is gone."""
+        """Note that the connection is lost; later messages are kept."""
         self.connection = None
 
     def go_on(self, connection: Connection, heard: int) -> None:
-        """Go on over another connection.
+        """Continue over a new connection: send again what the peer has not received.
 
         Args:
-            connection: to the same peer.
-            heard: how many messages it says it has heard.
+            connection: a connection to the same peer.
+            heard: how many messages the peer has received in all.
 
         Raises:
-            OutOfPlaceMessage: it cannot have heard so many.
+            OutOfPlaceMessage: see ``acknowledged``.
         """
         self.acknowledged(heard)
         self.connection = connection
-        for message in self._unheard:
+        for message in self._unacknowledged:
             connection.post(message)
 
 
 def patience_s(longest_s: float) -> float:
-    """Return how long a broken connection may take to come back before the site counts as lost.
+    """Return how long a site may be disconnected before it counts as lost, in seconds.
 
     Args:
-        longest_s: the longest that a round or an iteration has taken so far.
+        longest_s: the longest duration of a round or an iteration so far.
 
     >>> patience_s(0.1), patience_s(60.0)
     (5.0, 120.0)
@@ -105,4 +125,4 @@ def patience_s(longest_s: float) -> float:
 
 
 LEAST_PATIENCE_S = 5.0
-"""What a path that comes up again, or a process that was busy, may take."""
+"""The least patience: what a path needs to recover, or a busy process to answer. Seconds."""

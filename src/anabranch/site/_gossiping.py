@@ -7,14 +7,13 @@ off from it, or from some sites, continues with the neighbours that it reaches.
 **A site's gossip** passes through these stages::
 
     made --begin--> in charge --(may_step, compute, stepped, use, send)*--> finish --> end
-          letters are accepted       the program's loop                     drain      exchanges are
-          before that                                                       letters    in charge again
 
 - *made*: neighbours that begin earlier send letters already; they are accepted.
 - *in charge*: a lane that ends is made again (``Fate.REMAKE``).
 - *idle* (``_is_idle``, while ``may_step`` waits and after the last step): the program does not
   touch the model, so each letter is mixed in as it arrives. Otherwise ``use`` mixes it in.
 - *finish*: no more steps; wait until letters in flight are settled, up to a time limit.
+- *end*: exchanges are in charge again, and average all models.
 
 **The clock** (`period.VectorClock`) bounds how far sites' step counts differ. Each site tells its
 neighbours the counts that it knows (``StepsKnown``), and passes on what it hears.

@@ -253,8 +253,8 @@ class Lane:
                 message, measured = send.message, self._stamp is not None
                 if self._stamp is not None:
                     message = structs.replace(message, stamp=self._stamp(backlogged))
-                # After a pause the head leaves in its own packet: its arrival shows the latency. Behind
-                # another chunk it would show queueing.
+                # After a pause the head leaves in its own packet: its arrival shows the latency.
+                # Behind another chunk it would show queueing.
                 payload = send.payload() if callable(send.payload) else send.payload
                 await connection.send(message, payload, measured and not backlogged)
                 backlogged = True

@@ -1,8 +1,15 @@
-"""A site in a run: it joins the scheduler, puts its parts together, and takes its leave.
+"""A site in a run: joins the scheduler, assembles its parts, dispatches messages, and leaves.
 
-What the scheduler says goes to the part that it is for: the data plane, the calls that the site
-makes with others (:mod:`anabranch.site.collectives`), a served model
-(:mod:`anabranch.site.serving`), or the instruments (:mod:`anabranch.site._instruments`).
+A site's life::
+
+    SiteAgent --join--> welcomed --start--> ready --the scheduler's Start--> begun --leave--> over
+                        (index, plan)       (parts exist)                     `--fail, close--^
+
+Messages from the scheduler go to one part: the data plane, the site's calls
+(:mod:`anabranch.site.collectives`), a served model (:mod:`anabranch.site.serving`), gossip
+(:mod:`anabranch.site._gossiping`), or the instruments (:mod:`anabranch.site._instruments`). Some
+may arrive between ``join`` and ``start``, when the parts do not exist yet. The agent keeps those,
+and hands them over in ``start``; otherwise this site would miss a neighbour's return, say.
 """
 
 from __future__ import annotations
@@ -81,17 +88,17 @@ _ELEMENT_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """How a site's lanes send, the same at every site of a run.
+    """How lanes send; the same at every site of a run.
 
     Args:
-        chunk_elements: of a chunk of a served model, and as relays reckon how many chunks may be
-            on their way.
-        most_chunk_elements: of any buffer's chunks.
-        room_elements: of data that may come before its exchange has begun here.
-        strands: connections of each lane.
-        auxiliary: how many chunks paths take, and what those beyond do; None for the defaults.
-        kept_elements: of results that a site keeps which joins a group that goes on, until its
-            program gets to them; two results may always be kept.
+        chunk_elements: the elements of a served model's chunk, from which relay windows are
+            computed too.
+        most_chunk_elements: the most elements of any chunk.
+        room_elements: the most elements of data that arrives before its exchange has begun here.
+        strands: the number of connections of each lane.
+        auxiliary: the bounds of primary and auxiliary paths; None for the defaults.
+        kept_elements: the most elements of results that a follower keeps until its program consumes
+            them; two results may always be kept.
     """
 
     chunk_elements: int
@@ -107,9 +114,9 @@ class Gossips:
     """How a site gossips.
 
     Args:
-        gossip: as every site does.
-        letters: of its model.
-        draw: what neighbours are drawn from.
+        gossip: the parameters, the same at every site.
+        letters: the letters of its model.
+        draw: the generator that chooses neighbours.
     """
 
     gossip: Gossip
@@ -120,28 +127,30 @@ class Gossips:
 class SiteAgent:
     """One site's side of a run.
 
-    It is one class since it is where a site's parts meet: most methods hand a call or a message to
-    the part that it is for.
+    It is one class, because a site's parts meet here. Most methods only pass a call or a message to
+    one part.
 
     Args:
         control: the network to the scheduler.
         data: the network on which other sites reach this one.
         name: this site's name in the overlay.
         token: the run's shared secret.
-        listen: where to take other sites' lanes; without a host, on the address from which this
-            site reaches the scheduler; port 0 takes a free one. None where no other site can
-            connect to this one, as behind NAT: it opens lanes in both directions itself.
-        progressed: the site calls this with each message that it has sent to another; or None.
-        refused: told of each message from another site that was refused: (site or None, error).
-        clock: this site's clock, seconds; the loop's time if not given. Links are measured by it.
-        moved: told where a neighbour is that died and is back, as another process.
-        advertise: the host at which other sites find it; that of ``listen`` if not given.
-        told_lost: told which site is lost while the others go on, and why.
+        listen: (host, port) to accept other sites' lanes. No host means the address from which this
+            site reaches the scheduler; port 0 means a free one. None where no other site can
+            connect to this one, as behind NAT: it then makes the connections of both directions.
+        progressed: called each time a message to another site has ended; or None.
+        refused: called with (site or None, error) for each refused message from another site.
+        clock: this site's clock, seconds, by which links are measured; None for the loop's time.
+        moved: called with the new address of a neighbour that died and has returned.
+        advertise: the host at which other sites find this one; None for that of ``listen``.
+        told_lost: called with a site that is lost while the run continues, and the reason.
 
     Attributes:
-        began: the loop's time when the run began, once it has.
+        progressed, refused: see above.
+        began: a future of the loop's time at which the run began.
         holds_state: whether this site has the state of training.
-        came_late: whether the run had begun before this site could take part.
+        came_late: whether the run had begun before this site was ready.
+        welcome: the scheduler's welcome, after ``join``.
     """
 
     def __init__(
@@ -179,9 +188,9 @@ class SiteAgent:
         self._serving: Serving | None = None  # in a run with servers
         self._gossiping: Gossiping | None = None  # where sites gossip
         self._instruments: Instruments | None = None
-        # As the scheduler last said, and of which plan version.
+        # The latest auxiliary paths from the scheduler, and the version of their plan.
         self._auxiliary: tuple[int, Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]] = 0, {}
-        # What was heard after the welcome and before this site was ready.
+        # Messages that arrived between `join` and `start`.
         self._returned: list[Rejoined] = []
         self._gone: set[int] = set()
         self._epochs: dict[int, EpochChanged] = {}  # by plan version
@@ -194,21 +203,21 @@ class SiteAgent:
         patience_s: float = 0.0,
         say: Callable[[str], None] | None = None,
     ) -> Welcome:
-        """Join a run and wait until every site has.
+        """Join a run, and wait until every site has joined.
 
         Args:
-            scheduler: where it listens.
-            patience_s: how long to try where nothing answers.
+            scheduler: the scheduler's address.
+            patience_s: how long to try while nothing answers there.
             say: see :meth:`anabranch.site.control.Control.join`.
 
         Returns:
-            What the scheduler says: who this site is and what the work is.
+            The scheduler's welcome, with this site's index and the task.
 
         Raises:
             LinkError: the scheduler cannot be reached.
             RunAborted: it refused this site, or the run ended before it began.
-            PeerError: what listens there is no scheduler, or one end does not trust the other.
-            ValueError: other sites would not find this one where it listens.
+            PeerError: the listener is no scheduler, or one end does not trust the other.
+            ValueError: other sites could not reach the address at which this one listens.
         """
         self.welcome = await self._scheduler.join(scheduler, self._introduce, patience_s, say)
         plan = plans.loads(self.welcome.plan_json)
@@ -216,12 +225,12 @@ class SiteAgent:
         return self.welcome
 
     async def _introduce(self, hosts: tuple[str, str]) -> Join:
-        """Return what to say to the scheduler, over a connection between these two addresses."""
+        """Return the Join message for a connection between these two addresses; listen first."""
         if self._listen is None:
             return Join(b"", self._name, "", 0)
         host, port = self._listen
         host = host_to_listen_on(host, self._advertise, hosts)
-        if self._listener is None:  # else this is a scheduler that was started again
+        if self._listener is None:  # else the scheduler was restarted, and this site listens
             self._listener = await self._data.listen((host, port), self._on_lane)
         host, port = self._listener.address
         return Join(b"", self._name, self._advertise or host, port)
@@ -236,21 +245,20 @@ class SiteAgent:
         samples: int = 0,
         gossips: Gossips | None = None,
     ) -> None:
-        """Say that this site is ready, and wait until every site is.
+        """Make this site's parts, report it as ready, and wait until every site is.
 
         Args:
             transport: how lanes send; the same at every site.
             lanes: the network on which this site connects to others.
             meter: measures the links to this site; None measures none.
-            served: the model, where it is served; None where sites all-reduce.
-            buffer_elements: of the largest buffer that will be exchanged; 0 where that is not
-                known.
-            samples: that this site trains on; 0 where it does not say.
-            gossips: how it gossips; None where sites do not.
+            served: the served model; None where sites all-reduce.
+            buffer_elements: the elements of the largest buffer to be exchanged; 0 if unknown.
+            samples: how many samples this site trains on; 0 if it does not tell.
+            gossips: how it gossips; None where sites do not gossip.
 
         Raises:
-            RunAborted: the run ended early; names who or what caused it.
-            RoundsOver: it ended before this site, which had come back, could take part again.
+            RunAborted: the run ended early; names the site or error that caused it.
+            RoundsOver: it ended before this site, which had returned, was ready.
         """
         config = DataPlaneConfig(
             site=self.welcome.site,
@@ -281,7 +289,7 @@ class SiteAgent:
         exchanging = Exchanging(plane, self._collectives.advanced)
         kept_bytes = _ELEMENT_BYTES * transport.kept_elements
         if gossips is not None:
-            from anabranch.site._gossiping import Gossiping  # of no use to most groups
+            from anabranch.site._gossiping import Gossiping  # here, since most groups never load it
 
             self._gossiping = Gossiping(
                 plane,
@@ -311,7 +319,7 @@ class SiteAgent:
         for changed in self._epochs.values():
             self._during(changed)
         for returned in self._returned:
-            self._meet(plane, returned)
+            self._rejoined(plane, returned)
         self._scheduler.say(Ready(buffer_elements, samples))
         start = await self._scheduler.expect(Start, Shutdown)
         if isinstance(start, Shutdown):
@@ -361,17 +369,17 @@ class SiteAgent:
         """See :meth:`anabranch.site.collectives.Collectives.admit`.
 
         Raises:
-            EndedWithout: this site is new, and the run ended before it was let in.
+            EndedWithout: this site is new, and the run ended before it was admitted.
         """
         admitted = self._collectives.admit(self.holds_state)
         return await (self.unless_ended(admitted) if self.is_new else admitted)
 
     async def unless_ended(self, doing: Coroutine[Any, Any, T]) -> T:
-        """Do something as a site that is new, until the run ends.
+        """Await a coroutine at a new site, unless the run ends first.
 
         Raises:
-            EndedWithout: it ended first, in good order.
-            RunAborted: likewise, early; or it goes on without this site.
+            EndedWithout: the run ended first, in good order.
+            RunAborted: it ended first, early; or it continues without this site.
         """
         done = self._loop.create_task(doing)
         over = self._loop.create_task(self._scheduler.expect(Shutdown))
@@ -387,10 +395,10 @@ class SiteAgent:
             await asyncio.gather(done, over, return_exceptions=True)
 
     async def try_neighbours(self) -> bool:
-        """Return whether a neighbour answers this site, which is new.
+        """Return whether any neighbour answers this new site.
 
-        Those that do not are named to the scheduler, which takes the links with them for cut when
-        it lets this site in, and looks at them later.
+        The scheduler is told those that do not. It admits this site with the links to them cut, and
+        probes them later.
         """
         assert self._plane is not None, "start() comes first"
         neighbours = self._plane.neighbourhood.near()
@@ -403,36 +411,36 @@ class SiteAgent:
         return any(answers)
 
     def has_state(self) -> None:
-        """Take note that this site has the state of training, which members hand to newcomers."""
+        """Note that this site has the state of training now."""
         self.holds_state = True
         self._collectives.has_state()
 
     def wait_for_scheduler(self, patience_s: float) -> None:
-        """Look for a scheduler that is gone for so long at least, as it may be started again."""
+        """Try for at least so long to reach a lost scheduler, since it may be restarted."""
         self._scheduler.wait_longer(patience_s)
 
     @property
     def is_over(self) -> bool:
-        """Whether the run is over for this site, before its end."""
+        """Whether the run has ended early for this site."""
         return self._scheduler.is_over
 
     async def ended_early(self) -> None:
-        """Wait until the run is over before its end, and raise what ended it."""
+        """Wait until the run ends early, and raise the error that ended it."""
         await self._scheduler.ended_early()
 
     @property
     def patience_s(self) -> float:
-        """How long a connection to the scheduler may be gone, as it last said."""
+        """How long this site may be disconnected from the scheduler, as that told last; seconds."""
         return self._scheduler.patience_s
 
     @property
     def has_kept(self) -> bool:
-        """Whether the others made this site's next call while it got the state of training."""
+        """Whether the result of this site's next call is kept already; see `_following`."""
         return self._collectives.has_kept
 
     @property
     def is_new(self) -> bool:
-        """Whether the group goes on, and its members have not let this site in yet."""
+        """Whether the group has begun, and its members have not admitted this site yet."""
         return self._collectives.is_new
 
     # --- gossip
@@ -444,7 +452,7 @@ class SiteAgent:
 
     @property
     def gossiping(self) -> Gossiping:
-        """This site's side of gossip, once it has started with such."""
+        """This site's side of gossip, after ``start`` with ``gossips``."""
         assert self._gossiping is not None, "start() comes first, and is told how sites gossip"
         return self._gossiping
 
@@ -473,7 +481,7 @@ class SiteAgent:
         await self._served().last_model()
 
     def serves_whole(self, model: Floats) -> bool:
-        """Write the model as this site serves it, if it serves all of it; return whether it does.
+        """Write the served model if this site serves all of it; return whether it does.
 
         Args:
             model: shape (elements,), overwritten.
@@ -498,17 +506,17 @@ class SiteAgent:
         return self._served().push(permission, gradients, weight, samples, compute_s, loss)
 
     def reload(self) -> None:
-        """Serve the model as it is in this site's memory now; before the first push."""
+        """See :meth:`anabranch.site.serving.Serving.reload`."""
         self._served().reload()
 
     def _served(self) -> Serving:
         assert self._serving is not None, "start() comes first, and the model must be served"
         return self._serving
 
-    # --- what a site tells the scheduler
+    # --- to the scheduler
 
     async def round_ended(self, done: Round, checksum: int | None) -> None:
-        """Tell the scheduler that an exchange's result is in use here."""
+        """Tell the scheduler that this site holds an exchange's result."""
         if not done.was_kept:
             self._collectives.tell_ended(done, checksum)
 
@@ -517,16 +525,16 @@ class SiteAgent:
         self._scheduler.post(Report(events))
 
     async def leave(self) -> bool:
-        """Say that this site has finished, wait until every site has, and close.
+        """Tell that this site has finished, wait until every site has, and close.
 
         Returns:
-            Whether the others go on without this site, and it has not waited for their end.
+            Whether the others continue without this site; it has then not waited for their end.
         """
         await self._collectives.finish()
         self._leaves = True
         self._scheduler.say(Leave())
         said: AnyMessage = Start()
-        while not isinstance(said, Shutdown | Departed):  # others it said before it heard this
+        while not isinstance(said, Shutdown | Departed):  # others were sent before Leave arrived
             said = await self._scheduler.expect(Shutdown, Departed, Proceed, PaceOver)
         if isinstance(said, Shutdown):
             await self._scheduler.finish_carrying()
@@ -534,14 +542,14 @@ class SiteAgent:
         return isinstance(said, Departed)
 
     async def fail(self, error: Exception) -> None:
-        """Tell the scheduler that this site cannot go on, which ends the run, and close."""
+        """Tell the scheduler that this site cannot continue, and close."""
         if self._scheduler.is_open:
             self._scheduler.post(Failed(str(error) or type(error).__name__))
             await self._scheduler.said()
         self.close()
 
     def close(self) -> None:
-        """Close every connection; no pending call gets an error."""
+        """Close every connection; the peers are told no error."""
         for probe in self._probes:
             probe.cancel()
         if self._listener is not None:
@@ -555,7 +563,7 @@ class SiteAgent:
         """Return the payload bytes sent so far to each neighbour."""
         return {} if self._plane is None else self._plane.lanes.sent_bytes()
 
-    # --- what the scheduler says while a round goes on
+    # --- messages of the scheduler that no call of this site awaits
 
     def _during(self, message: AnyMessage) -> None:
         match message:
@@ -577,7 +585,7 @@ class SiteAgent:
                 self._auxiliary = message.version, paths
                 if self._plane is not None:
                     self._plane.lanes.check_auxiliary(paths)
-                    # Those of a later plan lead round what is lost.
+                    # Paths of a later plan are used at once: they avoid what is lost.
                     if message.version >= self._collectives.plan.version:
                         self._plane.lanes.use_auxiliary(paths)
             case TimeReply():
@@ -594,7 +602,7 @@ class SiteAgent:
             case Reform() if self._plane is not None and self._serving is not None:
                 plan = self._serving.reform(message, has_begun=self.began.done())
                 self._plane.lanes.use_auxiliary(plan.all_auxiliary)
-            case Reform() if self._plane is None:  # nothing comes here yet
+            case Reform() if self._plane is None:  # no lanes yet, so no data of the old groups
                 self._reforms.append(message)
                 self._scheduler.post(Reformed(plans.loads(message.plan_json).version))
             case SiteGone():
@@ -606,21 +614,21 @@ class SiteAgent:
             case Stopping() if self._gossiping is not None:
                 self._gossiping.stop()
             case Rejoined() if self._plane is not None:
-                self._meet(self._plane, message)
+                self._rejoined(self._plane, message)
             case Rejoined():
                 self._returned.append(message)
             case _:
                 self._collectives.hear(message)
 
     def _planned(self, plan: Plan) -> None:
-        """Take the paths of a plan, unless the scheduler has told of later ones."""
+        """Use the auxiliary paths of a new plan, unless the scheduler has sent later ones."""
         if self._plane is not None:
             version, paths = self._auxiliary
             auxiliary = paths if version >= plan.version else plan.all_auxiliary
             self._plane.lanes.use_auxiliary(auxiliary)
 
     def _stand(self) -> None:
-        """Tell a scheduler that was restarted how far this site is, and what it may have missed."""
+        """Tell a restarted scheduler this site's state, and what it may have missed."""
         self._collectives.stand()
         if self._plane is not None:
             for neighbour, incarnation in self._plane.neighbourhood.that_are_lost():
@@ -634,26 +642,26 @@ class SiteAgent:
         if self._scheduler.is_open:
             self._scheduler.post(LinkProbed(neighbour, answers))
 
-    def _meet(self, plane: DataPlane, message: Rejoined) -> None:
+    def _rejoined(self, plane: DataPlane, message: Rejoined) -> None:
         address = message.host, message.port
         self._moved(message.site, address)
         plane.returned(message.site, message.incarnation, address)
         self._scheduler.post(RejoinAck(message.site, message.incarnation))
 
-    # --- what the data plane tells; see anabranch.site._dataplane.Owner
+    # --- as the owner of the data plane; see anabranch.site._dataplane.Owner
 
     def failed(self, error: Exception) -> None:
-        """Ask the scheduler to end the run: it knows better who is to blame."""
+        """Ask the scheduler to end the run: it knows better which site caused the failure."""
         if self._scheduler.is_open:
             self._scheduler.post(Abort(str(error)))
 
     def cut_off(self, neighbour: int, incarnation: int, error: Exception) -> None:
-        """Tell the scheduler, which knows whether the neighbour is to blame."""
+        """Tell the scheduler, which knows whether the neighbour is lost."""
         if self._scheduler.is_open:
             self._scheduler.post(CutOff(neighbour, str(error), incarnation))
 
     def silent(self, neighbour: int, incarnation: int, is_silent: bool) -> None:
-        """Tell the scheduler, which knows whether there is a way round."""
+        """Tell the scheduler, which knows whether other paths avoid the link."""
         if self.welcome.repairs and self._scheduler.is_open:
             self._scheduler.post(Silent(neighbour, incarnation, is_silent))
 
@@ -664,7 +672,7 @@ class SiteAgent:
     # --- inside
 
     def _on_lane(self, connection: Connection) -> Receiver:
-        # A site is ready before any other opens a lane to it: an earlier one is not of this run.
+        # Other sites open lanes only after this one is ready. An earlier connection is not theirs.
         return _Premature(connection) if self._plane is None else self._plane.welcome(connection)
 
     def _ended_early(self, error: Exception) -> None:
@@ -674,7 +682,7 @@ class SiteAgent:
 
 
 class _Premature:
-    """Receives a connection that comes before lanes are due: it hears nothing and is closed."""
+    """Receives a connection before this site is ready: refuses its first message, and closes it."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -1,9 +1,9 @@
-"""What a site knows of the sites that it has links with: where they are, and which are there.
+"""The state of a site's neighbours: their addresses, incarnations, losses and silences.
 
-A neighbour is in its latest *incarnation*, as a site that died may come back as another process.
-It is *lost* from when its lane ends, or its link is cut, until it returns; and *silent* while any
-connection of its lane says nothing for unusually long. :mod:`anabranch.site._dataplane` says which
-of these happens, here it is remembered.
+A neighbour that died may return as another process, a later *incarnation*. A neighbour is *lost*
+from the end of its lane, or the cut of its link, until it returns. It is *silent* while any
+connection of its lane has received nothing for unusually long.
+:mod:`anabranch.site._dataplane` decides when these change; this module remembers them.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ LIMITS = Limits(message_bytes=1 << 16, payload_bytes=4 * MOST_CHUNK_ELEMENTS)
 
 @dataclass(frozen=True, slots=True)
 class DataPlaneConfig:
-    """What every site of a run must agree on, and who this one is.
+    """The configuration of a data plane: this site's identity, and what all sites agree on.
 
     Args:
         site: this site's index.
-        overlay: sites and links; only along its links do sites connect.
-        addresses: (host, port) of every site, by index; those of sites that take no connections
-            say so, see :mod:`anabranch.net.addresses`.
-        secret: this site's own, see :mod:`anabranch.net.identity`.
-        lane_secrets: of its lanes to other sites, by their index.
-        chunk_elements: of a chunk, as relays reckon how many may be on their way.
-        most_chunk_elements: of any chunk.
-        room_elements: of data that may come before its exchange has begun here.
-        strands: connections of each lane.
-        auxiliary: how many chunks paths take, and what those beyond do; None for the defaults.
-        stamped: whether chunks carry what is needed to measure links.
-        incarnations: of every site, by index, see :class:`anabranch.net.messages.Welcome`; all 0
-            where left out.
-        repairs: whether exchanges that lose a lane wait to be repaired, instead of failing.
+        overlay: sites and links; sites connect only along its links.
+        addresses: (host, port) of every site, by index. Sites that take no connections have a
+            special address, see :mod:`anabranch.net.addresses`.
+        secret: this site's secret, see :mod:`anabranch.net.identity`.
+        lane_secrets: the secrets of its lanes, by the other site.
+        chunk_elements: the usual elements of a chunk, from which relay windows are computed.
+        most_chunk_elements: the most elements of any chunk.
+        room_elements: the most elements of data that arrives before its exchange has begun here.
+        strands: the number of connections of each lane.
+        auxiliary: the bounds of primary and auxiliary paths; None for the defaults.
+        stamped: whether chunks carry the stamps that measure links.
+        incarnations: the incarnation of every site, by index, see
+            :class:`anabranch.net.messages.Welcome`; empty for all 0.
+        repairs: whether an exchange that loses a lane waits for a repair, instead of failing.
     """
 
     site: int
@@ -74,11 +74,14 @@ class DataPlaneConfig:
 
 
 class Neighbourhood:
-    """The neighbours of one site, as they are now.
+    """The present state of one site's neighbours.
+
+    Args:
+        config: the data plane's configuration.
 
     Attributes:
         addresses, incarnations: of every site, by index.
-        lost: neighbours whose lanes have ended.
+        lost: the lost neighbours.
     """
 
     def __init__(self, config: DataPlaneConfig) -> None:
@@ -86,49 +89,52 @@ class Neighbourhood:
         self.addresses = [*config.addresses]
         self.incarnations: list[int] = [*(config.incarnations or [0] * config.overlay.size)]
         self.lost: set[int] = set()
-        self._silent: dict[int, set[Connection]] = {}  # by neighbour: those that say nothing
+        self._silent: dict[int, set[Connection]] = {}  # silent connections, by neighbour
 
     def near(self) -> list[tuple[int, int]]:
-        """Return the sites that links join this one with, and which of their processes is known."""
+        """Return the sites that this one has a link to, each with its incarnation."""
         site, overlay = self._config.site, self._config.overlay
         linked = [each for each in range(overlay.size) if overlay.link(site, each)]
         return [(each, self.incarnations[each]) for each in linked]
 
     def that_are_lost(self) -> list[tuple[int, int]]:
-        """Return the neighbours whose lanes have ended, and in which incarnation."""
+        """Return the lost neighbours, each with its incarnation."""
         return [(site, self.incarnations[site]) for site in sorted(self.lost)]
 
     def that_may_pipe(self) -> list[int]:
-        """See :class:`anabranch.site.control.Neighbours`; each site begins with another."""
+        """See :class:`anabranch.site.control.Neighbours`.
+
+        The order begins with the next higher index, so that sites spread over the neighbours.
+        """
         near = [each for each, _ in self.near() if takes_calls(self.addresses[each])]
         there = [each for each in near if each not in self.lost and not self._silent.get(each)]
         site, size = self._config.site, self._config.overlay.size
         return sorted(there, key=lambda each: (each - site) % size)
 
     def is_earlier(self, neighbour: int, incarnation: int) -> bool:
-        """Return whether another process is there now."""
+        """Return whether a later incarnation of the neighbour is known."""
         return incarnation < self.incarnations[neighbour]
 
     def lose(self, neighbour: int) -> None:
-        """Take note that nothing reaches a neighbour, or comes from it."""
+        """Note that a neighbour is lost."""
         self.lost.add(neighbour)
         self._silent.pop(neighbour, None)
 
     def returned(self, neighbour: int, incarnation: int, address: Address) -> None:
-        """Take note of another process of a neighbour, and where it is; it is lost until found."""
+        """Note a neighbour's new incarnation and address; it counts as lost until ``found``."""
         self.incarnations[neighbour], self.addresses[neighbour] = incarnation, address
         self.lose(neighbour)
 
     def found(self, neighbour: int) -> None:
-        """Take note that a neighbour can be reached again."""
+        """Note that a neighbour can be reached again."""
         self.lost.discard(neighbour)
 
     def hear_silence(
         self, neighbour: int, incarnation: int, connection: Connection, is_silent: bool
     ) -> bool:
-        """Take note that a connection is silent, or no longer; return whether that is news.
+        """Note that a connection is silent, or no longer; return whether to report it.
 
-        It is with every heartbeat of a silence, and at its end.
+        A silence is reported at each heartbeat while it lasts, and once at its end.
         """
         if neighbour in self.lost or self.is_earlier(neighbour, incarnation):
             return False
@@ -141,7 +147,7 @@ class Neighbourhood:
         return bool(silent) or was_silent
 
     def window(self, source: int, target: int) -> int:
-        """Return how many chunks of one route the first may have at the second."""
+        """Return how many chunks of one route ``source`` may have at the relay ``target``."""
         overlay = self._config.overlay
         there, back = overlay.link(source, target), overlay.link(target, source)
         assert there is not None  # plans are checked against the overlay, paths on arrival
@@ -150,10 +156,11 @@ class Neighbourhood:
     def check(
         self, hello: Hello | Offer | PipeRequest, connection: Connection, link: tuple[int, int]
     ) -> None:
-        """Check who speaks, and that the link is there that the connection is to stand for.
+        """Check a peer's identity, and that the overlay has the link that the connection serves.
 
         Raises:
-            UnauthorisedPeer: not a neighbour of this site.
+            UnauthorisedPeer: the peer is not the site that it names, wants another site, has no
+                link with this one, or is an earlier incarnation.
         """
         config = self._config
         if 0 <= hello.source < config.overlay.size:
