@@ -97,7 +97,7 @@ class _Incoming:
 class Letters:
     """One site's letters in flight, and the moves that have arrived since the last ``use``.
 
-    It is one class, because the rules keep one sum invariant: of the model, the letters in flight,
+    It is one class since the rules keep one sum invariant: of the model, the letters in flight,
     and the moves that have arrived.
 
     Memory beside the model: one more model for the moves that have arrived; and a copy of the model

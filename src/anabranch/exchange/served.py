@@ -76,7 +76,7 @@ Own = tuple[int, Buffer, float]  # this site's update: its number, elements and 
 class Served:
     """One site's part in push and pull, as a worker, a server, a relay, or several of these.
 
-    Pushes and pulls are in one class, because their chunks and epochs are the same.
+    It is one class since pushes and pulls have the same chunks and epochs.
 
     Args:
         site: this site's index.

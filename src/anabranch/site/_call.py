@@ -1,7 +1,13 @@
-"""One exchange at a site, from its grant until its result is here or every member holds it.
+"""One call of an exchange at a site, from its grant to its result, through all repairs.
 
-Where results are to be settled, an exchange that loses something is interrupted, and completed by
-exchanges of what is missing (docs/mechanisms/repair.md). Its generation counts the interruptions.
+Where results are settled, an exchange that loses a site or a link is interrupted, and completed by
+exchanges of the missing elements (docs/mechanisms/repair.md)::
+
+    running --all parts done--> Holding(all) --Settled--> done: every member holds the result
+       ^  `--Interrupt: generation + 1, stop, Holding(elements here)
+       `-----------Repair(parts) of this generation-----------'
+
+The *generation* counts the interruptions. Parts and repairs of an earlier generation are void.
 """
 
 from __future__ import annotations
@@ -30,18 +36,19 @@ from anabranch.site._exchanging import Exchanging, Interrupted
 
 
 class Call:
-    """One site's part in an exchange that was granted.
+    """One site's side of a granted exchange.
 
     Args:
-        exchanging: moves its chunks.
-        say: tells the scheduler something; raises what ended the run early.
-        grant: see there.
-        place: among the channel's calls.
-        buffer: what is contributed; holds the result afterwards.
-        terms: the same at every member.
-        weight: of this site's contribution, > 0.
-        is_watched: whether the plane's owner is told of every chunk that is finished here.
-        keeps_own: whether all of it may be reduced again, from what this site contributes now.
+        exchanging: runs its exchanges of chunks.
+        say: sends a message to the scheduler; raises the error that ended the run early.
+        grant: the scheduler's grant.
+        place: the call's place among the channel's calls.
+        buffer: this site's contribution; holds the result afterwards.
+        terms: the terms, the same at every member.
+        weight: the contribution's weight, > 0.
+        is_watched: whether to report every chunk that is finished here.
+        keeps_own: whether to keep a copy of the contribution, so that a repair may reduce all
+            elements again.
     """
 
     def __init__(
@@ -69,25 +76,25 @@ class Call:
         if keeps_own:
             self._own = buffer.read(0, buffer.elements).copy()
         self._loop = asyncio.get_running_loop()
-        # What follows, in this generation.
+        # The scheduler's next message in this generation.
         self._next: asyncio.Future[Settled | tuple[Repair, Plan]] = self._loop.create_future()
         self._generation = 0
         self._held: Ranges = ()  # the elements whose result is here
-        self._running: dict[int, Ranges] = {}  # what each exchange is to complete
+        self._running: dict[int, Ranges] = {}  # the elements of each exchange in progress
 
     async def until_here(self, plan: Plan) -> tuple[int, int | None] | None:
-        """Take part until the result is here; return what :meth:`Exchanging.exchange` does."""
-        return await self._take_part(self._generation, plan, self._whole)
+        """Run it until the result is here; return the result of :meth:`Exchanging.exchange`."""
+        return await self._run_part(self._generation, plan, self._whole)
 
     async def until_settled(
         self, plan: Plan, interrupted: int | None, repair: tuple[Repair, Plan] | None
     ) -> tuple[tuple[int, int | None] | None, Settled]:
-        """Take part in it, and in its repairs, until every member holds the result.
+        """Run it and its repairs until every member holds the result.
 
         Args:
-            plan: that it runs under.
-            interrupted: the generation, if it was interrupted before it began here.
-            repair: what completes it, and under which plan, if that is known already.
+            plan: the plan of the exchange.
+            interrupted: the generation, if it was interrupted before it began here; else None.
+            repair: the repair and its plan, if they have arrived already; else None.
         """
         self._generation = interrupted or 0
         if repair is not None:
@@ -99,7 +106,7 @@ class Call:
             generation = self._generation
             if is_asked:
                 found = await asyncio.gather(
-                    *(self._take_part(generation, plan, part) for part in parts),
+                    *(self._run_part(generation, plan, part) for part in parts),
                     return_exceptions=True,
                 )
                 for each in found:
@@ -116,20 +123,20 @@ class Call:
             if isinstance(follows, Settled):
                 return latest, follows
             next_repair, plan = follows
-            # It may have been interrupted again before this went on.
+            # Another interruption may have preceded this task's turn; the repair is void then.
             parts, is_asked = next_repair.parts, next_repair.generation == self._generation
 
-    async def _take_part(
+    async def _run_part(
         self, generation: int, plan: Plan, part: RepairPart
     ) -> tuple[int, int | None] | None:
-        """Take part in the exchange, or in one of what is missing of it.
+        """Run the exchange, or one part of its repair.
 
         Raises:
-            Interrupted: it is stopped, or was before it began.
+            Interrupted: it was stopped, perhaps before it began.
         """
         if generation != self._generation:
             raise Interrupted
-        if part.plan_json:  # of those alone that it is for
+        if part.plan_json:  # a plan whose members are only the part's source and receivers
             if self._exchanging.site not in (part.source, *part.receivers):
                 return None
             plan = plans.loads(part.plan_json)
@@ -162,10 +169,10 @@ class Call:
         self._held = ranges.union(self._held, part.ranges)
         return latest
 
-    # --- what the scheduler says of it
+    # --- messages of the scheduler
 
     def interrupt(self, message: Interrupt) -> Holding:
-        """Stop it, since something was lost; return what is here of its result."""
+        """Stop it, because of a loss; return which elements of its result are here."""
         self._stop()
         for exchange in message.exchanges:
             self._exchanging.stop(exchange)
@@ -175,7 +182,7 @@ class Call:
         return self._holding()
 
     def repair(self, repair: Repair, plan: Plan) -> None:
-        """Go on with what is missing, unless it was interrupted again."""
+        """Begin a repair, unless the exchange was interrupted again."""
         if self._generation == repair.generation:
             self._follow((repair, plan))
 
@@ -195,7 +202,7 @@ class Call:
         self._next.exception()  # it may never be waited for
 
     def standing(self) -> OpenExchange | None:
-        """Return how far it is; None where it has ended, and has not gone on here yet."""
+        """Return its state for a restarted scheduler; None if it has ended."""
         if self._next.done() and (
             self._next.cancelled()
             or self._next.exception() is not None
@@ -215,16 +222,17 @@ class Call:
         )
 
     def _follow(self, follows: Settled | tuple[Repair, Plan]) -> None:
-        if not self._next.done():  # this site's data plane may have failed
+        if not self._next.done():  # done already if this site's data plane has failed
             self._next.set_result(follows)
 
     def _stop(self) -> None:
-        """Stop what goes on, and take note of what is here."""
+        """Stop all its exchanges, and record which elements of the result are here."""
         for exchange, elements in self._running.items():
             here = ranges.places(elements, ranges.union(self._exchanging.stop(exchange)))
             self._held = ranges.union(self._held, here)
         self._running = {}
         if self._own is not None:
+            # All elements are reduced again, so that the result has one set of contributors.
             self._buffer.write(0, self._own)
             self._held = ()
 
@@ -234,11 +242,11 @@ class Call:
 
 
 def signature_of(terms: Terms) -> Signature:
-    """Return what a request says of an exchange."""
+    """Return terms as a message has them."""
     return Signature(terms.op, terms.wire, terms.elements, terms.source, terms.receivers)
 
 
 def void(exchanging: Exchanging, repair: Repair) -> None:
-    """Throw away what has come of a repair that will not begin here, and what comes."""
+    """Discard all data of a repair that will not begin here."""
     for part in repair.parts:
         exchanging.stop(part.exchange)

@@ -98,7 +98,7 @@ class Connections:
     async def _introduce(
         self, connection: Connection, how: type[Hello | Offer], target: int, strand: int
     ) -> None:
-        """Say, first of all, who this site is."""
+        """Send the first message: this site's identity, and the connection's purpose."""
         config = self._config
         incarnation = self._neighbourhood.incarnations[config.site]
         said = how(b"", config.site, target, strand, config.strands, incarnation)
@@ -106,7 +106,7 @@ class Connections:
         await connection.send(proven(said, secret, connection.their_challenge))
 
     def _watch(self, connection: Connection, neighbour: int, incarnation: int) -> None:
-        """Hear when a neighbour is silent on any connection of a lane."""
+        """Report when a neighbour is silent on any connection of a lane."""
 
         def told(is_silent: bool) -> None:
             known = self._neighbourhood
@@ -118,13 +118,13 @@ class Connections:
     # --- that this site offers, where it takes none
 
     def begin(self) -> None:
-        """Take note that all sites are ready for lanes."""
+        """Begin to offer connections: all sites are ready for lanes."""
         self._has_begun = True
         for neighbour in range(self._config.overlay.size):
             self.offer(neighbour)
 
     def offer(self, neighbour: int) -> None:
-        """Offer a neighbour connections, if it can neither do without nor make them."""
+        """Offer a neighbour the connections for its lane here, if it cannot make them itself."""
         config, known = self._config, self._neighbourhood
         needs_them = self._has_begun and not takes_calls(known.addresses[config.site])
         is_there = takes_calls(known.addresses[neighbour]) and neighbour not in known.lost
@@ -147,12 +147,12 @@ class Connections:
         """Check a Hello; return the neighbour that it comes from.
 
         Args:
-            hello: what it says.
-            connection: where.
-            replaces: whether it may take the place of a strand that is there.
+            hello: the message.
+            connection: the connection that it arrived on.
+            replaces: whether the connection may replace an earlier one of the same strand.
 
         Raises:
-            UnauthorisedPeer: not a neighbour of this site, or not on one of its lane's connections.
+            UnauthorisedPeer: the sender is no neighbour, or has this strand already.
         """
         self._neighbourhood.check(hello, connection, (hello.source, self._config.site))
         _check_strand(hello, connection)
@@ -160,16 +160,16 @@ class Connections:
         if hello.strand in strands:
             if not replaces:
                 raise _not_a_strand(hello, connection)
-            strands[hello.strand].close()  # it has broken, and only the neighbour knows yet
+            strands[hello.strand].close()  # broken; only the neighbour has noticed so far
         strands[hello.strand] = connection
         self._watch(connection, hello.source, hello.incarnation)
         return hello.source
 
     def take_offer(self, offer: Offer, connection: Connection) -> Receiver:
-        """Check an offer; return what hears the answers on this site's lane from now on.
+        """Keep an offer; return the receiver of the answers to this site's lane on it.
 
         Raises:
-            UnauthorisedPeer: not a neighbour of this site, or it has offered that already.
+            UnauthorisedPeer: the sender is no neighbour, or has offered this strand already.
         """
         self._neighbourhood.check(offer, connection, (self._config.site, offer.source))
         _check_strand(offer, connection)
@@ -186,11 +186,11 @@ class Connections:
         self._neighbourhood.check(request, connection, (request.source, self._config.site))
 
     def withdrawn(self, neighbour: int, connection: Connection) -> bool:
-        """Take note that a connection has ended; return whether it was offered, and not taken."""
+        """Note that a connection has ended; return whether it was an offer not taken yet."""
         return self._offers.forget(neighbour, connection)
 
     def answer(self, neighbour: int, message: Message) -> None:
-        """Say something on a neighbour's lane to this site, if there is one; any strand will do."""
+        """Send a message on a neighbour's lane to this site, if there is one, on any strand."""
         for connection in self._inbound.get(neighbour, {}).values():
             connection.post(message)
             break
@@ -198,7 +198,7 @@ class Connections:
     # --- that end
 
     def drop_offers(self, neighbour: int) -> None:
-        """Take nothing that a neighbour has offered, and offer it nothing more."""
+        """Drop a neighbour's offers, and this site's offers to it."""
         self._offers.drop(neighbour)
         self._offering.withdraw(neighbour)
 
@@ -208,11 +208,11 @@ class Connections:
             connection.close()
 
     def returned(self, neighbour: int, is_another: bool) -> None:
-        """Let a neighbour that has returned make its lane to this site anew.
+        """Accept a new lane from a neighbour that has returned.
 
         Args:
-            neighbour: which.
-            is_another: whether it is another process, which knows nothing of earlier offers.
+            neighbour: the neighbour.
+            is_another: whether it is another process, which did not make the earlier offers.
         """
         if is_another:
             self._offers.drop(neighbour)
@@ -246,9 +246,10 @@ class Connections:
         return connection
 
     async def reaches(self, neighbour: int) -> bool:
-        """Return whether a neighbour answers on a connection that is made for that.
+        """Return whether a neighbour answers, on a new connection.
 
-        One that takes no connections will say itself whether this one answers, if it can.
+        A neighbour that takes no connections tests the other direction itself, so it counts as
+        answering if this site takes connections.
         """
         addresses = self._neighbourhood.addresses
         if not takes_calls(addresses[neighbour]):
@@ -275,7 +276,7 @@ def _not_a_strand(hello: Hello | Offer, connection: Connection) -> UnauthorisedP
 
 
 class _Probing:
-    """Receives nothing: a connection that only shows that it can be made."""
+    """The receiver of a connection that is only made as a test."""
 
     def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
         return DISCARD

@@ -1,11 +1,15 @@
-"""What a newcomer keeps of the calls that others make before its program does. State alone, no I/O.
+"""Followers: the calls that a newcomer makes in its program's place until it catches up. No I/O.
 
-A newcomer *follows* the group from when it is let in. While it gets the state of training the
-others go on: it makes their calls too, with nothing of its own, and keeps what comes of them, in
-order. Once its program has the state, its own calls are answered by these, until it makes one that
-has not ended yet: then it is where the others are, so it is *in step*, and takes part like any
-other from the next call on. It says so earlier where it keeps too much, or where its program does
-not catch up; the others then wait until it has.
+A newcomer *follows* the group from its admission, since the others do not wait while it gets the
+state of training::
+
+    admitted --> follows: makes the others' calls, contributes nothing, keeps the results in order
+             --> has the state: its program's calls are answered by kept results
+             --> in step: its program makes a call that has not ended yet. From the next call on it
+                 contributes, and the others wait for it
+
+It declares itself in step earlier if it keeps too many bytes, or if its program does not catch up.
+The others then wait until it has caught up.
 """
 
 from __future__ import annotations
@@ -18,8 +22,9 @@ from typing import Any
 from anabranch.net.messages import Called, InStep, Signature
 
 _ELEMENT_BYTES = 4
-_TURNS_EACH, _MORE_TURNS = 4, 16  # of the others, in which a newcomer may catch up
-_MORE_KEPT = 2  # results, by which it may fall behind meanwhile
+# The others' calls in which a newcomer must catch up: so many for each kept call, and so many more.
+_TURNS_EACH, _MORE_TURNS = 4, 16
+_MORE_KEPT = 2  # results by which it may fall behind meanwhile
 
 
 @dataclass(slots=True)
@@ -27,8 +32,8 @@ class Kept:
     """A call that was made in the program's place.
 
     Args:
-        signature: what is exchanged; None where others were let in.
-        ended: what came of it.
+        signature: the exchange's terms; None for a gathering that admits sites.
+        ended: a future of its result.
     """
 
     signature: Signature | None
@@ -36,63 +41,63 @@ class Kept:
 
     @property
     def size_bytes(self) -> int:
-        """What its result takes."""
+        """The size of its result."""
         return 0 if self.signature is None else _ELEMENT_BYTES * self.signature.elements
 
 
 class Following:
-    """The calls that a site that follows has made, and its program has not.
+    """The calls that a follower has made, and its program has not.
 
     Args:
-        most_bytes: of results that may be kept; two may always be.
+        most_bytes: the most bytes of results to keep; two results may always be kept.
 
     Attributes:
-        is_in_step: whether the others have been told that this site takes part from now on.
+        is_in_step: whether the others have been told that this site is in step.
     """
 
     def __init__(self, most_bytes: float) -> None:
         self._most_bytes = most_bytes
         self._kept: deque[Kept] = deque()
-        self._called: dict[int, Called] = {}  # by place; not made here yet
+        self._called: dict[int, Called] = {}  # the others' calls not made here yet, by place
         self._has_state = False
-        self._had = 0  # calls that were kept then
-        self._turns = 0  # the others' calls since
-        self._is_there = False  # where the others are
+        self._had = 0  # calls kept when the program got the state
+        self._turns = 0  # the others' calls since then
+        self._is_there = False  # whether the program has caught up
         self.is_in_step = False
 
     @property
     def kept_bytes(self) -> int:
-        """What the results take that are kept."""
+        """The size of all kept results."""
         return sum(each.size_bytes for each in self._kept)
 
     def called(self, message: Called) -> None:
-        """Take note that another site was the first to make a call."""
+        """Note that another site has made a call."""
         self._called[message.place] = message
 
     def next_call(self, calls_made: int) -> Called | None:
-        """Return what to call for in the program's place; None for nothing yet.
+        """Return the next call to make in the program's place; None if there is none yet.
 
         Args:
-            calls_made: by this site, so far.
+            calls_made: how many calls this site has made so far.
         """
         for place in [place for place in self._called if place <= calls_made]:
             del self._called[place]
         return self._called.pop(calls_made + 1, None)
 
     def keep(self, kept: Kept) -> None:
-        """Keep what comes of a call that was made in the program's place."""
+        """Keep a call that was made in the program's place."""
         self._kept.append(kept)
         self._turns += self._has_state
 
     def has_state(self) -> None:
-        """Take note that the program has the state, and goes on from it."""
+        """Note that the program has the state of training."""
         if not self._has_state:
             self._has_state = True
             self._had = len(self._kept)
 
     @property
     def has_kept(self) -> bool:
-        """Whether the program's next call has been made."""
+        """Whether the program's next call has been made in its place."""
         return bool(self._kept)
 
     @property
@@ -101,10 +106,10 @@ class Following:
         return bool(self._kept) and self._kept[0].signature is not None
 
     def take(self, signature: Signature | None) -> Kept | None:
-        """Return what answers the program's next call; None where it is not the call that was made.
+        """Return the kept call for the program's next call; None if the two differ.
 
         Args:
-            signature: what the program would exchange; None where it would let others in.
+            signature: the terms of the program's exchange; None for a gathering that admits sites.
         """
         if self._kept[0].signature != signature:
             return None
@@ -113,14 +118,14 @@ class Following:
         return taken
 
     def goes_ahead(self) -> None:
-        """Take note that the program makes a call that no other site has made, for all it knows."""
+        """Note that the program makes a call that, as far as known, no other site has made."""
         self._is_there |= self._has_state
 
     def step(self) -> InStep | None:
-        """Return what to tell the others, once, if this site is in step, or has to be waited for.
+        """Return, once, a message for the others: this site is in step, or they must wait for it.
 
-        A program that is slower than the others' steps would never catch up, and one that is hardly
-        faster would be long about it.
+        They must, because a program slower than theirs would never catch up, and one that is hardly
+        faster would take too long.
         """
         why = ""
         most_kept, most_turns = self._had + _MORE_KEPT, _TURNS_EACH * self._had + _MORE_TURNS

@@ -71,7 +71,7 @@ _SMOOTHING = 0.3  # the weight of a new measurement in the moving average of lat
 class Gossiping:
     """One site's side of gossip; a plug of its data plane, in charge from ``begin`` to ``end``.
 
-    It is one class, because letters, resends, the clock and losses all depend on the state of each
+    It is one class since letters, resends, the clock and losses all depend on the state of each
     neighbour.
 
     Args:

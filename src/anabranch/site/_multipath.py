@@ -1,10 +1,12 @@
-"""Which path a chunk takes to a tree neighbour: the primary or an auxiliary one (NetStorm, VI).
+"""Forks: bind chunks for a tree neighbour to the primary or an auxiliary path (NetStorm, VI).
 
-Chunks for one neighbour wait in one pool and are bound to a path as late as can be, when a path has
-room. The paper binds a chunk when it becomes ready, and where every path is busy falls back on the
-primary one, as a fork does that does not wait; but a site without children has all its chunks ready
-at once, and so binds nearly all of them to the primary path before the first auxiliary one has
-carried anything. While chunks become ready one after the other the two are the same.
+The chunks for one neighbour wait in one pool. A chunk is bound to a path as late as possible, when
+a path has room.
+
+The paper binds a chunk when it becomes ready. If every path is busy, it takes the primary one; a
+fork with ``waits=False`` does the same. But all chunks of a leaf are ready at once. Nearly all of
+them would be bound to the primary path before an auxiliary path has carried one. If chunks become
+ready one after the other, both ways are the same.
 """
 
 from __future__ import annotations
@@ -31,11 +33,11 @@ def choose(
     """Return which path the next chunk takes.
 
     Args:
-        primary_queued: chunks on the primary path.
-        auxiliary_queued: chunks on each auxiliary path, the fastest path first.
-        busy_bound: chunks at which the primary path is busy (PRIMARY_BUSY_BOUND).
-        queue_length: chunks that an auxiliary path takes (AUXILIARY_QUEUE_LENGTH).
-        waits: whether a chunk waits while all are full; else it takes the primary path then.
+        primary_queued: the number of chunks on the primary path.
+        auxiliary_queued: the number on each auxiliary path, the fastest path first.
+        busy_bound: the number at which the primary path is busy (PRIMARY_BUSY_BOUND).
+        queue_length: the most chunks on an auxiliary path (AUXILIARY_QUEUE_LENGTH).
+        waits: whether a chunk waits while all paths are full; else it takes the primary path.
 
     Returns:
         -1 for the primary path, the index of an auxiliary one, or None to wait.
@@ -56,10 +58,9 @@ def choose(
 
 
 class Fork:
-    """The chunks that this site has for one tree neighbour, and the paths they may take.
+    """This site's chunks for one tree neighbour, and their alternative paths.
 
-    Every method returns the chunks that are bound to a path by it, for the lane that the path
-    begins with.
+    Every method returns the chunks that it has bound to a path, to be put on the path's first lane.
 
     Args:
         busy_bound, queue_length, waits: see :func:`choose`.
@@ -82,28 +83,28 @@ class Fork:
         return self._bind()
 
     def use(self, auxiliary: tuple[Path, ...]) -> list[Send]:
-        """Let chunks that are not bound yet take these auxiliary paths, fastest first."""
+        """Replace the auxiliary paths, fastest first, for chunks that are not bound yet."""
         self._auxiliary = auxiliary
         return self._bind()
 
     def credited(self, path: Path) -> list[Send]:
-        """Take note that the first relay of an auxiliary path has passed a chunk on."""
+        """Note that the first relay of an auxiliary path has passed on a chunk."""
         if self._auxiliary_queued[path]:
             self._auxiliary_queued[path] -= 1
             return self._bind()
         return []
 
     def sent(self, message: ChunkMessage) -> list[Send]:
-        """Take note that a chunk has left this site."""
+        """Note that a chunk has left this site."""
         if not message.is_aux:
             self._primary_queued -= 1
             return self._bind()
-        if len(message.path) == 2:  # no relay, which would give a credit
+        if len(message.path) == 2:  # no relay on it, so no credit will follow
             return self.credited(message.path)
         return []
 
     def withdraw(self, exchange: int) -> list[Send]:
-        """Forget the chunks of an exchange that are not bound yet; return them."""
+        """Remove and return the chunks of an exchange that are not bound yet."""
         withdrawn = [entry[-1] for entry in self._waiting if entry[0] == exchange]
         self._waiting = [entry for entry in self._waiting if entry[0] != exchange]
         heapq.heapify(self._waiting)

@@ -127,7 +127,7 @@ class Gossips:
 class SiteAgent:
     """One site's side of a run.
 
-    It is one class, because a site's parts meet here. Most methods only pass a call or a message to
+    It is one class since a site's parts meet here. Most methods only pass a call or a message to
     one part.
 
     Args:

@@ -1,6 +1,12 @@
-"""What a site has asked for among the same members, and how far that is: state alone, no I/O.
+"""Channels: the state of a site's calls among the same members. No I/O.
 
-The scheduler's answers may come before a call has begun here: what they say is kept for it then.
+An exchange on a channel passes through these states at a site::
+
+    ahead --its call--> waiting --Grant--> calls (a Call runs) --> ended
+      `--another call: withdrawn                `-- interrupted, repaired, or failed
+
+The scheduler may interrupt, repair or fail an exchange before it has begun here. Such messages are
+kept by number (``interrupted``, ``repairs``, ``failed``) until the call begins.
 """
 
 from __future__ import annotations
@@ -33,27 +39,27 @@ from anabranch.site._call import Call, void
 from anabranch.site._exchanging import Exchanging
 
 KEPT_PLANS = 16
-"""The plans that a site keeps of a channel: those of the highest versions. Each order of size of
-buffers has one; more orders than that are not in use at once."""
-_REMEMBERED = 1024  # exchanges of a channel that have ended
+"""How many plans a site keeps of a channel: those of the highest versions. Each order of size of
+buffers has one plan, and fewer orders than that are in use at once."""
+_REMEMBERED = 1024  # ended exchanges of a channel
 
 
 @dataclass(slots=True)
 class Asked:
-    """An exchange that was asked for."""
+    """A requested exchange."""
 
-    at_s: float
+    at_s: float  # when, by the loop's time
     place: int  # among the channel's calls; 0 before its call
     signature: Signature
-    follows: bool  # asked in the place of the program, which contributes nothing
+    follows: bool  # requested in the program's place; contributes nothing
     granted: asyncio.Future[tuple[Grant, Plan]]
-    attempt: int = 0  # how often it was asked for ahead before, and taken back
-    unfit: str = ""  # why no member can use what this site would contribute: it fails
+    attempt: int = 0  # how often it was asked for ahead before, and withdrawn
+    unfit: str = ""  # why this site's contribution is not usable, so that it fails
 
 
 @dataclass(slots=True)
 class Gathering:
-    """A gathering that was begun."""
+    """A gathering in progress."""
 
     place: int
     value: bytes
@@ -64,26 +70,27 @@ class Gathering:
 
 @dataclass(slots=True)
 class Channel:
-    """What a site exchanges with the same members, one after the other or at once."""
+    """A site's exchanges and gatherings with the same members."""
 
     plan: Plan  # the latest
-    plans: dict[int, Plan] = field(default_factory=dict)  # that came last, by version
-    number: int = 0  # of the latest exchange that began here
+    plans: dict[int, Plan] = field(default_factory=dict)  # the latest ones, by version
+    number: int = 0  # of the latest exchange called here
     ahead: Asked | None = None  # the next exchange, asked for ahead of its call
-    attempt: int = 0  # how often the next exchange was asked for ahead, and that was taken back
-    awaited: int = 0  # the latest exchange that another member is known to have asked for
-    gathered: int = 0  # gatherings begun here
-    over: Exception | None = None  # that no further exchange is held, once it is known
+    attempt: int = 0  # how often the next exchange was asked for ahead, and withdrawn
+    awaited: int = 0  # the latest exchange that another member is known to have requested
+    gathered: int = 0  # of the latest gathering called here
+    over: Exception | None = None  # the error of later calls, after the last exchange
     waiting: dict[int, Asked] = field(default_factory=dict)
     gathering: dict[int, Gathering] = field(default_factory=dict)
-    failed: dict[int, str] = field(default_factory=dict)  # before they were asked for here
+    failed: dict[int, str] = field(default_factory=dict)  # reasons, before their call here
     calls: dict[int, Call] = field(default_factory=dict)
-    # Of calls that have not begun here: in which generation they are, and what completes them.
+    # Of exchanges that have not begun here: the generation, and the repair.
     interrupted: dict[int, int] = field(default_factory=dict)
     repairs: dict[int, tuple[Repair, Plan]] = field(default_factory=dict)
-    # The latest calls that have ended here: the scheduler may forget what others have not heard.
+    # The outcomes of the latest exchanges here. A restarted scheduler may have forgotten them,
+    # while other members have not received them yet.
     ended: deque[Message] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-    # And what was gathered, by number, as far as some member may not have heard it.
+    # Likewise the answers to gatherings that some member may not have received.
     answers: dict[int, Message] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -103,7 +110,7 @@ class Channel:
         """Return the plan of a version.
 
         Raises:
-            OutOfPlaceMessage: it has not come, or too many have come since.
+            OutOfPlaceMessage: it has not arrived, or is too old to be kept.
         """
         if version not in self.plans:
             raise OutOfPlaceMessage(
@@ -112,16 +119,16 @@ class Channel:
         return self.plans[version]
 
     def take_back(self) -> None:
-        """Forget that the next exchange was asked for ahead: this site makes another call."""
+        """Withdraw an exchange that was asked for ahead: this site makes another call."""
         if self.ahead is not None:
             self.ahead = None
             self.attempt += 1
 
     def granted(self, grant: Grant) -> Asked | None:
-        """Return what a grant answers; None where it was asked for ahead, and taken back.
+        """Return the request that a grant answers; None if that is withdrawn.
 
         Raises:
-            OutOfPlaceMessage: it answers nothing that was asked for.
+            OutOfPlaceMessage: there is no such request.
         """
         asked = self.waiting.get(grant.number)
         if asked is None and grant.number == self.number + 1:
@@ -137,7 +144,7 @@ class Channel:
         return asked
 
     def refuse(self, number: int, over: Exception) -> None:
-        """Let an exchange that was asked for, and all after it, end by this error."""
+        """Fail a requested exchange, and all later ones, with this error."""
         self.over, self.ahead = over, None
         for each, asked in self.waiting.items():
             if each >= number and not asked.granted.done():
@@ -146,19 +153,19 @@ class Channel:
 
     @property
     def calls_made(self) -> int:
-        """How many calls were asked for here, of whichever kind."""
+        """The number of calls made here, of either kind."""
         return self.number + self.gathered
 
     @property
     def heard(self) -> int:
-        """The latest gathering up to which all have ended here."""
+        """The highest number up to which all gatherings have ended here."""
         return min(self.gathering, default=self.gathered + 1) - 1
 
     def forget_interruptions(self) -> list[Repair]:
-        """Forget those of exchanges that were not granted here: the scheduler was restarted.
+        """Forget interruptions of exchanges not granted here: the scheduler was restarted.
 
-        It will say anew what it still knows of them. It knows of no call that was asked for ahead,
-        nor of earlier attempts.
+        It will send again what it still knows of them. It knows no exchange that was asked for
+        ahead, and no earlier attempts.
 
         Returns:
             The repairs that will not begin.
@@ -172,11 +179,11 @@ class Channel:
         return [self.repairs.pop(number)[0] for number in self.repairs.keys() - granted]
 
     def standing(self, channel: int, site: int) -> ChannelStanding:
-        """Return how far this site is, for a scheduler that was restarted.
+        """Return the state of this channel, for a restarted scheduler.
 
         Args:
-            channel: this one's number.
-            site: this site.
+            channel: the channel's number.
+            site: this site's index.
         """
         exchanges = []
         for number, asked in self.waiting.items():
@@ -203,10 +210,10 @@ class Channel:
         counts = self.plan.version, self.number, self.gathered
         return ChannelStanding(channel, *counts, (*exchanges,), gatherings, answers)
 
-    # --- what the scheduler says
+    # --- messages of the scheduler
 
     def interrupt(self, message: Interrupt, exchanging: Exchanging) -> Holding:
-        """Stop an exchange that has lost something; return what is here of its result."""
+        """Stop an exchange; return which elements of its result are here."""
         call = self.calls.get(message.number)
         if call is not None:
             return call.interrupt(message)
@@ -217,7 +224,7 @@ class Channel:
         return Holding(message.channel, message.number, message.generation, ())
 
     def repair(self, message: Repair, plan: Plan) -> None:
-        """Complete an exchange that was interrupted, or is handed on."""
+        """Begin, or keep for later, the repair of an exchange."""
         call = self.calls.get(message.number)
         if call is None:
             self.repairs[message.number] = message, plan
@@ -225,7 +232,7 @@ class Channel:
             call.repair(message, plan)
 
     def withdraw(self, number: int) -> Repair | None:
-        """Forget what interrupted an exchange that is not held; return a repair not to begin."""
+        """Forget the interruption of an exchange that will not be held; return its repair."""
         self.interrupted.pop(number, None)
         repair, _ = self.repairs.pop(number, (None, None))
         return repair
@@ -240,10 +247,10 @@ class Channel:
         """End an exchange without a result.
 
         Args:
-            message: which, and why.
+            message: names the exchange and the reason.
             error: raised by its call.
-            is_underway: whether it goes on here.
-            exchanging: moves what is exchanged; None before it can.
+            is_underway: whether it is in progress here.
+            exchanging: runs exchanges; None before the site has started.
         """
         self.ended.append(message)
         call = self.calls.get(message.number)
@@ -262,11 +269,11 @@ class Channel:
         if asked is not None and not asked.granted.done():
             asked.granted.set_exception(error)
             asked.granted.exception()  # it may never be waited for
-        else:  # it is about to begin here, or will be asked for
+        else:  # its call is about to begin, or is yet to be made
             self.failed[message.number] = message.reason
 
     def gather(self, message: Gathered) -> None:
-        """End a gathering; forget the answers that every member has heard."""
+        """End a gathering; forget the answers that every member has received."""
         self.answers[message.number] = message
         for number in [number for number in self.answers if number <= message.heard]:
             del self.answers[number]
@@ -283,7 +290,7 @@ class Channel:
 
 
 class Channels(dict[int, Channel]):
-    """Every channel that a site knows, by its number; that of all sites is 0.
+    """A site's channels, by number; 0 is the channel of all sites.
 
     Args:
         planned: called with each new plan of all sites.
@@ -294,26 +301,26 @@ class Channels(dict[int, Channel]):
         self._planned = planned
 
     def begin(self, plan: Plan) -> None:
-        """Take note of the channel of all sites, and of their plan."""
+        """Make the channel of all sites, with its first plan."""
         self[0] = Channel(plan)
 
     @property
     def plan(self) -> Plan:
-        """The plan that all sites go by now."""
+        """The present plan of all sites."""
         return self[0].plan
 
     def of(self, channel: int) -> Channel:
-        """Return a channel, also one that this site has not asked for yet."""
+        """Return a channel; made now if another member has asked for it first."""
         if channel not in self:
             self[channel] = Channel(self.plan)
         return self[channel]
 
     def plan_of(self, channel: int, version: int, plan_json: str) -> Plan:
-        """Return the plan that a message names, which may have it with it."""
+        """Return the plan that a message names, from ``plan_json`` if that is not empty."""
         return self.take(channel, plan_json) if plan_json else self[channel].plan_of(version)
 
     def take(self, channel: int, plan_json: str) -> Plan:
-        """Keep a plan that exchanges run under, and return it."""
+        """Keep a plan, and return it."""
         plan = plans.loads(plan_json)
         if self[channel].take(plan) and channel == 0:
             self._planned(plan)

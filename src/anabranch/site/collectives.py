@@ -61,7 +61,7 @@ from anabranch.site._following import Following, Kept
 from anabranch.site.channel import Asked, Channel, Channels, Gathering
 from anabranch.site.control import Control, RoundsOver
 
-# How often, while as many chunks end as may be under way, a site tells the scheduler so.
+# Progress reports to the scheduler while one window of chunks is finished.
 _REPORTS_A_WINDOW = 16
 
 
@@ -72,14 +72,14 @@ OTHER_CALL = (
 
 
 class ExchangeError(NetError):
-    """An exchange or gathering ended without a result, for every member; the group goes on."""
+    """An exchange or gathering ended without a result, at every member; the group continues."""
 
 
 class RunEnded(ExchangeError):
-    """The run has ended in good order, and this call is not made: its tensors are as they were.
+    """The run has ended in good order before this call, whose tensors are unchanged.
 
     Args:
-        reason: why it ended, such as the stop rule that said so.
+        reason: why it ended, such as a stop rule.
     """
 
     def __init__(self, reason: str) -> None:
@@ -89,23 +89,23 @@ class RunEnded(ExchangeError):
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What a site knows of an exchange it took part in.
+    """A finished exchange, as one site saw it.
 
     Args:
-        round: its number among those of its members, from 1.
-        version: of its plan.
-        seconds: from asking for it to its result.
-        tree: of the chunk that was finished last here; None where there was none.
-        waited_for: the neighbour that sent that chunk; None where none did.
-        channel: whose exchange it was; 0 where every site took part.
-        size_bytes: of the buffer, as it travels.
-        members: of the channel, once every one of them had the result; empty where a lost site
-            ends the run.
-        contributions: whose contributions are in which elements of the result, by the sites'
-            indices; together they cover it. Empty where all members' are in all.
-        was_kept: whether the others made this call before this site's program did, which was
-            getting the state of training; this site has contributed nothing.
-        is_last: whether no other exchange of the channel is held.
+        round: its number on the channel, from 1.
+        version: the version of its plan.
+        seconds: from the request to the result.
+        tree: the tree of the chunk that was finished last here; None where there was none.
+        waited_for: the neighbour that sent that chunk; None for no neighbour.
+        channel: the channel's number; 0 for all sites.
+        size_bytes: the size of the buffer in wire format.
+        members: the channel's members once all had the result; empty where the loss of a site ends
+            the run.
+        contributions: the contributors, by elements; together they cover the result. Empty where
+            all members are in all elements.
+        was_kept: whether this site followed when the others made this call: it has contributed
+            nothing, and kept the result until its program made the call.
+        is_last: whether this was the channel's last exchange.
     """
 
     round: int
@@ -123,26 +123,26 @@ class Round:
 
 @dataclass(slots=True)
 class _Underway:
-    """An exchange that goes on here, and what the scheduler was told of it."""
+    """An exchange in progress here, and what was reported of it."""
 
     channel: int
     number: int
     began_s: float
-    window: int  # chunks under way, where dispatch goes on during the exchange
-    more: Terms | None  # of the next one, if there will be one
-    told: int = 0  # chunks finished here when the scheduler was last told
+    window: int  # chunks in progress at once, if dispatched during the exchange; else 0
+    more: Terms | None  # the terms of a probable next exchange
+    told: int = 0  # chunks finished here, as last reported
 
 
 def is_time_to_ask(elapsed_s: float, done_share: float, round_trip_s: float) -> bool:
-    """Return whether to ask for the next round while this one still goes on.
+    """Return whether to ask for the next exchange during the present one.
 
-    The answer should be there when the round ends, and the question not much earlier, because the
-    first site to ask fixes the plan: so when what is left takes about two round trips.
+    The answer should arrive by its end. The request should not be much earlier, because the first
+    request fixes the plan. So it is time when the rest takes about two round trips.
 
     Args:
-        elapsed_s: since the round began here.
-        done_share: the part of its chunks that are finished here, in [0, 1].
-        round_trip_s: to the scheduler and back.
+        elapsed_s: seconds since the exchange began here.
+        done_share: the share of its chunks that are finished here, in [0, 1].
+        round_trip_s: seconds to the scheduler and back.
 
     >>> is_time_to_ask(9.0, 0.90, round_trip_s=0.1), is_time_to_ask(9.9, 0.99, round_trip_s=0.1)
     (False, True)
@@ -153,13 +153,14 @@ def is_time_to_ask(elapsed_s: float, done_share: float, round_trip_s: float) -> 
 
 
 def is_time_to_report(held: int, told: int, dealt: int, window: int) -> bool:
-    """Return whether to tell the scheduler how many chunks are finished here: it then deals more.
+    """Return whether to report progress to the scheduler, which then deals more chunks.
 
     Args:
-        held: chunks that are finished here.
-        told: how many were when it was last told.
-        dealt: chunks that have a tree: with nothing left to finish there would be no later report.
-        window: chunks that may be under way.
+        held: the number of chunks finished here.
+        told: that number in the last report.
+        dealt: the number of chunks with a tree. When all are finished, this report is the last
+            chance to ask for more.
+        window: the number of chunks in progress at once.
 
     >>> [is_time_to_report(held, 10, 200, window=64) for held in (11, 13, 14)]
     [False, False, True]
@@ -170,17 +171,17 @@ def is_time_to_report(held: int, told: int, dealt: int, window: int) -> bool:
 
 
 class Collectives:
-    """One site's side of the calls that it makes with others.
+    """One site's side of collective calls: exchanges, gatherings, admissions and subgroups.
 
-    It is one class since the program's calls, those made in its place while it follows, and the
-    scheduler's answers are counted in one order, and each of the three may begin the next call.
+    It is one class since three sources share one order of calls, and each may begin the next
+    call: the program, the calls made in its place while it follows, and the scheduler's answers.
 
     Args:
-        scheduler: what the site says to it and hears from it.
+        scheduler: the connection to the scheduler.
         planned: called with each new plan of all sites.
 
     Attributes:
-        is_new: whether the group goes on, and its members have not let this site in yet.
+        is_new: whether the group has begun, and its members have not admitted this site yet.
     """
 
     def __init__(self, scheduler: Control, planned: Callable[[Plan], None]) -> None:
@@ -191,16 +192,16 @@ class Collectives:
         self._channels = Channels(planned)
         self._subgroups: dict[tuple[tuple[int, ...], str], asyncio.Future[int]] = {}
         self._underway: dict[int, _Underway] = {}  # by exchange
-        self._round_trip_s = 0.0  # to the scheduler, as it last was
+        self._round_trip_s = 0.0  # to the scheduler, from the latest request to its grant
         self._site = 0
         self._most_kept_bytes = math.inf
-        self._following: Following | None = None  # from when this site was let in
-        self._gets_state = False  # so that members go on meanwhile
-        self._made: set[asyncio.Task[Any]] = set()  # calls in the place of the program
+        self._following: Following | None = None  # since this site was admitted
+        self._gets_state = False  # whether a hand-over of the state has begun
+        self._made: set[asyncio.Task[Any]] = set()  # calls made in the program's place
         self.is_new = False
 
     def join(self, plan: Plan, site: int, is_new: bool) -> None:
-        """Take note of all sites' plan, and whether their group has yet to let this site in."""
+        """Set the plan of all sites, this site, and whether members must admit it first."""
         self._channels.begin(plan)
         self._site = site
         self.is_new = is_new
@@ -208,12 +209,13 @@ class Collectives:
     def start(
         self, exchanging: Exchanging, retries: bool, most_kept_bytes: float = math.inf
     ) -> None:
-        """Let calls be made.
+        """Enable calls.
 
         Args:
-            exchanging: moves what is exchanged.
-            retries: whether an exchange that loses something is all reduced again.
-            most_kept_bytes: of results that this site keeps while it follows; two may always be.
+            exchanging: runs exchanges.
+            retries: whether an interrupted exchange is reduced again as a whole.
+            most_kept_bytes: the most bytes of results to keep while this site follows; two may
+                always be kept.
         """
         self._exchanging = exchanging
         self._retries = retries
@@ -221,7 +223,7 @@ class Collectives:
 
     @property
     def plan(self) -> Plan:
-        """The plan that all sites go by now."""
+        """The present plan of all sites."""
         return self._channels.plan
 
     async def exchange(
@@ -235,27 +237,27 @@ class Collectives:
         unfit: str = "",
         model: Model | None = None,
     ) -> Round:
-        """Take part in one exchange, to its end; several may go on at once.
+        """Run one exchange to its end; several may run at once.
 
         Args:
-            buffer: what is contributed; holds the result afterwards.
-            terms: the same at every member.
-            weight: of this site's contribution, > 0.
-            more: whether another exchange of these terms is probably this site's next call: it is
-                then asked for before this one ends, so that no site waits for its plan.
-            channel: whose exchange it is; 0 for all sites', others as ``subgroup`` returns them.
-            calls: whether members that have not asked for it are to know that it has begun, see
-                ``is_awaited``.
-            unfit: why no member may use what this site would contribute: the exchange then fails
-                at every member, and says so. Empty if there is no reason.
-            model: what the scheduler compares with other members'; None where it is not time.
+            buffer: this site's contribution; holds the result afterwards.
+            terms: the terms, the same at every member.
+            weight: the contribution's weight, > 0.
+            more: whether this site's next call is probably an exchange of the same terms. It is
+                then requested before this one ends, so that no site waits for its plan.
+            channel: the members' channel; 0 for all sites, others as ``subgroup`` returns them.
+            calls: whether to notify members that have not requested it, see ``is_awaited``.
+            unfit: why this site's contribution is not usable: the exchange then fails at every
+                member with this reason. Empty if it is usable.
+            model: a digest for the scheduler to compare with other members'; None for no
+                comparison.
 
         Raises:
-            ValueError: a buffer or weight that cannot be.
-            RoundsOver: there is no further exchange; the buffer is as it was.
-            ExchangeError: the members disagree on what to exchange, and names two of them; or one
-                has left, or nothing to contribute.
-            RunAborted: the run ended early; names who or what caused it.
+            ValueError: the buffer is empty, or the weight is out of range.
+            RoundsOver: there is no further exchange; the buffer is unchanged.
+            ExchangeError: the members disagree on the terms (names two of them), or a member has
+                left or cannot contribute.
+            RunAborted: the run ended early; names the site or error that caused it.
         """
         if not buffer.elements:
             raise ValueError("the buffer is empty; an exchange without data would wait for no site")
@@ -269,21 +271,21 @@ class Collectives:
                 buffer.write(0, result)
                 return replace(done, was_kept=True)
         if model is not None and not self.is_over(channel) and not self._scheduler.is_over:
-            # Ahead of the request, so that the last member to ask settles the comparison.
+            # Before the request, so that the comparison is complete with the last request.
             number = self._channels[channel].number + 1
             self._scheduler.post(ModelTold(channel, number, model))
         number = self._ask_for_next(channel, terms, calls=calls)
         if unfit:
             self._refuse(channel, number, unfit)
         self._gets_state |= self._site in terms.receivers
-        self._make_called()  # what others have called for after it
+        self._make_called()  # calls of the others that come after this one
         return await self._take_part(channel, number, buffer, terms, weight, more)
 
     def ask_ahead(self, terms: Terms, channel: int = 0) -> None:
-        """Ask for the next exchange, so that its plan is here when it is called for.
+        """Ask for the next exchange ahead of its call, so that its plan is here in time.
 
-        It binds nothing: any other call of this site takes it back. Where this site follows, its
-        next call may be made already, and it does not ask.
+        It commits to nothing: any other call of this site withdraws it. A follower does not ask,
+        because its next call may have been made already.
         """
         state = self._channels[channel]
         if (channel == 0 and self._following is not None) or state.ahead is not None:
@@ -298,16 +300,17 @@ class Collectives:
         return Asked(self._loop.time(), 0, signature, follows, granted, state.attempt)
 
     def _take_back_all_but(self, kept: Channel | None = None) -> None:
-        """Take back what was asked for ahead: the scheduler does so too, as it hears of a call.
+        """Withdraw exchanges that were asked for ahead. The scheduler does the same at each call.
 
-        One that is granted takes room, and a large one of other members could wait for it for ever.
+        A granted exchange that never begins would hold the room for early data. A large exchange of
+        other members could then wait for ever.
         """
         for state in self._channels.values():
             if state is not kept:
                 state.take_back()
 
     def _refuse(self, channel: int, number: int, why: str) -> None:
-        """Let an exchange that is asked for fail; it may be granted already, and does not begin."""
+        """Make a requested exchange fail at every member; even if granted, it does not begin."""
         asked = self._channels[channel].waiting[number]
         if asked.granted.done():
             if asked.granted.exception() is not None:
@@ -318,13 +321,13 @@ class Collectives:
 
     @property
     def has_kept(self) -> bool:
-        """Whether the next call is made already in the program's place."""
+        """Whether the next call has been made already in the program's place."""
         return self._following is not None and self._following.has_kept
 
     def is_awaited(self, channel: int = 0) -> bool:
-        """Return whether another member has begun the next exchange, and called for it.
+        """Return whether another member waits for this site's next exchange.
 
-        Where this site follows, also whether the next is made already in its program's place.
+        At a follower, also whether that exchange has been made already in its program's place.
         """
         state, following = self._channels[channel], self._following
         if channel == 0 and following is not None and following.has_kept:
@@ -338,7 +341,10 @@ class Collectives:
         follows: bool = False,
         calls: bool = False,
     ) -> int:
-        """Ask for the next exchange, also if it has failed: they are counted; return its number."""
+        """Request the next exchange, and return its number.
+
+        It is counted even if it cannot be held: numbers must agree at all members.
+        """
         state, signature = self._channels[channel], signature_of(terms)
         if state.ahead is not None and (state.over or state.ahead.signature != signature):
             state.take_back()
@@ -362,7 +368,7 @@ class Collectives:
     async def _take_part(
         self, channel: int, number: int, buffer: Buffer, terms: Terms, weight: float, more: bool
     ) -> Round:
-        """Take part in an exchange that was asked for, to its end."""
+        """Run a requested exchange to its end."""
         assert self._exchanging is not None, "start() comes first"
         began_s = self._loop.time()
         state = self._channels[channel]
@@ -433,7 +439,7 @@ class Collectives:
         )
 
     def advanced(self, exchange: Exchange) -> None:
-        """Tell the scheduler how far this site is, and ask for the next exchange in time."""
+        """Report progress to the scheduler, and ask for the next exchange in time."""
         underway = self._underway.get(exchange.number)
         if underway is None:
             return
@@ -451,11 +457,11 @@ class Collectives:
                 self.ask_ahead(underway.more, underway.channel)
 
     async def subgroup(self, members: tuple[int, ...], name: str = "") -> int:
-        """Return the channel of some sites, which all of them ask for; this one is among them.
+        """Return the channel of some sites. All of them call this; this site is one of them.
 
         Args:
-            members: in rising order.
-            name: that tells it from others of the same members.
+            members: the sites, in rising order.
+            name: tells apart subgroups with the same members.
 
         Raises:
             RunAborted: the run ended early.
@@ -467,12 +473,12 @@ class Collectives:
         return await asyncio.shield(self._subgroups[asked])
 
     async def gather(self, value: bytes, channel: int = 0, what: str = "") -> Gathered:
-        """Return the small values of all members, in the order of their indices, and who they are.
+        """Return the members of a channel, and a small value of each, in the order of indices.
 
         Args:
-            value: this site's.
-            channel: whose members.
-            what: what it is gathered for, in words, for a member that makes another call.
+            value: this site's value.
+            channel: the channel's number.
+            what: the purpose, for the error message if another member makes a different call.
 
         Raises:
             ExchangeError: a member exchanges instead, or has left; names it.
@@ -491,9 +497,9 @@ class Collectives:
         return found
 
     async def admit(self, holds_state: bool) -> Admitted:
-        """Let in those that wait, as all members do; or wait for the members to let this one in.
+        """At a member: admit the sites that wait. At a new site: wait to be admitted.
 
-        No call of this site may be under way.
+        All members make this call. No other call of this site may be in progress.
 
         Args:
             holds_state: whether this site has the state of training.
@@ -517,16 +523,16 @@ class Collectives:
         found = await answered
         return found
 
-    # --- calls of others that this site's program has not made yet
+    # --- calls of the others that this site's program has not made yet
 
     def has_state(self) -> None:
-        """Take note that the program has the state of training."""
+        """Note that the program has the state of training."""
         if self._following is not None:
             self._following.has_state()
             self._tell_step()
 
     def _take_kept(self, signature: Signature | None) -> Kept | None:
-        """Return what answers the program's next call, if it was made in its place."""
+        """Return the kept result of the program's next call; None if it has not been made."""
         if self._following is None:
             return None
         kept = None
@@ -540,7 +546,7 @@ class Collectives:
         return kept
 
     def _make_called(self) -> None:
-        """Make the calls that others have made, as far as all before are made here."""
+        """Make the calls of the others, in order, as far as all earlier calls are made here."""
         following, state = self._following, self._channels[0]
         while following is not None:
             called = following.next_call(state.calls_made)
@@ -550,7 +556,7 @@ class Collectives:
         self._tell_step()
 
     def _made_instead(self, called: Called) -> asyncio.Future[Any]:
-        """Make a call in the program's place; return what comes of it."""
+        """Make a call in the program's place; return a future of its result."""
         if called.signature is None:
             state = self._channels[0]
             state.gathered += 1
@@ -566,7 +572,7 @@ class Collectives:
     def _made_has_ended(self, made: asyncio.Task[Any]) -> None:
         self._made.discard(made)
         if not made.cancelled():
-            made.exception()  # its program may never ask
+            made.exception()  # mark as retrieved: the program may never ask for it
 
     async def _follow(self, number: int, terms: Terms) -> tuple[Round, Floats]:
         """Get the result of an exchange to which this site contributes nothing."""
@@ -576,26 +582,26 @@ class Collectives:
         return done, result
 
     def _tell_step(self) -> None:
-        """Let the others know, once, if this site takes part like any other from now on."""
+        """Tell the others, once, that this site is in step; see `_following`."""
         said = None if self._following is None else self._following.step()
         if said is not None and not self._scheduler.is_over:
             self._scheduler.post(said)
 
     async def finish(self) -> None:
-        """Make no further call: wait for those that go on."""
+        """Make no further calls in the program's place; wait for those in progress."""
         self._following = None
         await asyncio.gather(*self._made, return_exceptions=True)
         self._take_back_all_but()
 
     def close(self) -> None:
-        """Give up what goes on in the program's place."""
+        """Cancel the calls in the program's place."""
         for made in self._made:
             made.cancel()
 
-    # --- what the scheduler is told, and answers
+    # --- to the scheduler
 
     def tell_ended(self, done: Round, checksum: int | None) -> None:
-        """Tell the scheduler that an exchange's result is in use here."""
+        """Tell the scheduler that this site holds an exchange's result."""
         ended = ExchangeEnded(
             done.channel,
             done.round,
@@ -619,11 +625,11 @@ class Collectives:
         return future
 
     def is_over(self, channel: int) -> bool:
-        """Whether no further exchange is held on a channel, or on that of all sites."""
+        """Return whether a channel, or that of all sites, has had its last exchange."""
         return any(self._channels[each].over is not None for each in {0, channel})
 
     def fail_waiting(self, error: Exception) -> None:
-        """Let none wait for an answer of the scheduler's that will not come."""
+        """Fail all pending requests to the scheduler."""
         futures: list[asyncio.Future[Any]] = [*self._subgroups.values()]
         for state in self._channels.values():
             futures += [asked.granted for asked in state.waiting.values()]
@@ -632,12 +638,12 @@ class Collectives:
         for future in futures:
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # it may never be waited for
+                future.exception()  # mark as retrieved, so that asyncio does not warn
 
-    # --- what the scheduler says of calls
+    # --- from the scheduler
 
     def stand(self) -> None:
-        """Tell a scheduler that was restarted how far this site is, and say again what waits."""
+        """Tell a restarted scheduler this site's state, and repeat the pending requests."""
         for state in self._channels.values():
             for repair in state.forget_interruptions():
                 if self._exchanging is not None:
@@ -656,10 +662,10 @@ class Collectives:
                 self._scheduler.post(SubgroupRequest(members, name))
 
     def hear(self, message: AnyMessage) -> None:
-        """Act on what the scheduler says.
+        """Act on a message of the scheduler.
 
         Raises:
-            OutOfPlaceMessage: it is not of calls, or not now.
+            OutOfPlaceMessage: the message does not concern calls, or is not due.
         """
         match message:
             case Grant():
@@ -711,28 +717,28 @@ class Collectives:
     def _granted(self, grant: Grant) -> None:
         state = self._channels.of(grant.channel)
         asked = state.granted(grant)
-        # Kept in any case: the scheduler takes it for known here.
+        # Keep the plan in any case: the scheduler will not send it again.
         plan = self._channels.plan_of(grant.channel, grant.version, grant.plan_json)
         if asked is None:
             return
         self._round_trip_s = self._loop.time() - asked.at_s
-        if not asked.unfit:  # else its failure is on the way
+        if not asked.unfit:  # else `ExchangeFailed` follows
             asked.granted.set_result((grant, plan))
 
     def _admitted(self, message: Admitted) -> None:
-        """Take note of how far the members are, and of those that are new."""
+        """Take over the members' counts of calls, and the new plan."""
         state = self._channels[0]
         future = state.gathering.pop(0 if self.is_new else message.number).answered
         if message.follows and self._site in message.newcomers:
             self._following, self._gets_state = Following(self._most_kept_bytes), False
         self.is_new = False
-        for each in self._channels.values():  # all members' gatherings before this one have ended
+        for each in self._channels.values():  # every member has the answers before this one
             each.answers.clear()
         state.answers[message.number] = message
         state.number, state.attempt = message.exchanges, 0
         state.gathered = message.number
         if message.plan_json:
             self._channels.take(0, message.plan_json)
-            self._subgroups.clear()  # those of before have other members
+            self._subgroups.clear()  # earlier ones have other members
         if not future.done():
             future.set_result(message)

@@ -1,4 +1,17 @@
-"""A site's conversation with the scheduler, which outlives the connections it goes over."""
+"""A site's connection to the scheduler: one session over one connection after another.
+
+States, and what moves them::
+
+    join --Welcome--> connected --lost--> reconnecting --Resumed, Restarted--> connected
+                          |                     `-- patience is over --> aborted
+                          `-- Abort, Refusal, a malformed message -----> aborted;  close --> closed
+
+While reconnecting, messages are kept in the session, and sent later. `_ways` says in which order
+the direct way and pipes through neighbours are tried. After an abort every call raises its error.
+
+Messages are of two kinds. An answer that one call awaits goes into a queue (``expect``). All others
+go to ``told`` at once. Only this class knows which is which (``hear``).
+"""
 
 from __future__ import annotations
 
@@ -85,8 +98,8 @@ from anabranch.site._ways import Attempt, Ways
 M = TypeVar("M", bound=Message)
 _log = logging.getLogger("anabranch")
 
-# How long a site whose lane broke waits for the scheduler to say who is at fault, before it gives
-# its own account. Only the wording of an error depends on it.
+# How long a site whose lane broke waits for the scheduler's verdict before it reports its own.
+# Only the wording of an error depends on it.
 _VERDICT_S = 2.0
 # Between attempts to connect again, doubled each time.
 _FIRST_PAUSE_S = 0.02
@@ -98,13 +111,13 @@ class Neighbours(Protocol):
     """The neighbours through which a site may reach the scheduler."""
 
     def that_may_pipe(self) -> Sequence[int]:
-        """Return the neighbours that can be asked for a pipe now, by index."""
+        """Return the neighbours that can be asked for a pipe now, by index, in order of choice."""
 
     async def ask_for_pipe(self, neighbour: int, end: End) -> Connection:
         """Connect to a neighbour, and ask it to pipe that connection to the scheduler.
 
         Raises:
-            NetError: it cannot be reached, or is another.
+            NetError: it cannot be reached, or another site answers.
         """
 
     def name(self, neighbour: int) -> str:
@@ -124,18 +137,19 @@ class RoundsOver(Exception):
 
 
 class Control:
-    """What a site says to the scheduler and hears from it.
+    """A site's side of its session with the scheduler.
 
-    It is one class since a conversation has one state, whichever connection it goes over.
+    It is one class since a session has one state, whichever connection carries it.
 
     Args:
-        network: leads to the scheduler.
+        network: the network to the scheduler.
         token: the run's shared secret.
-        told: called with each message that comes unasked, or answers what more than one wait for.
-        failed: called once, when the run is over for this site before its end.
+        told: called with each message that ``expect`` does not return.
+        failed: called once, with the error, when the run has ended early for this site.
 
     Attributes:
-        neighbours: through which it may reach the scheduler, once there are lanes.
+        neighbours: the neighbours through which it may reach the scheduler; None before it has
+            lanes.
     """
 
     def __init__(
@@ -148,7 +162,7 @@ class Control:
         self._network = network
         self._carrying = Carrying(network)
         self.neighbours: Neighbours | None = None
-        self._through: int | None = None  # the neighbour that pipes the connection, if one does
+        self._through: int | None = None  # the neighbour that pipes the connection; None for none
         self._token = token
         self._told = told
         self._failed = failed
@@ -158,12 +172,12 @@ class Control:
         self._scheduler: Address
         self._say: Callable[[str], None] | None = None
         self._why_away = ""  # why the last attempt to connect again failed
-        self._why_not_carried: dict[str, None] = {}  # what neighbours answered, each answer once
-        self._site: int | None = None  # once every site has joined
+        self._why_not_carried: dict[str, None] = {}  # neighbours' different errors, in order
+        self._site: int | None = None  # None before every site has joined
         self._incarnation = 0
         self._secret = b""
         self._session: Session | None = None
-        self._patience_s = LEAST_PATIENCE_S  # as the scheduler last said
+        self._patience_s = LEAST_PATIENCE_S  # from the scheduler's latest Patience
         self._least_patience_s = 0.0
         self._joins_until_s = -math.inf
         self._resumed = asyncio.Event()
@@ -172,7 +186,7 @@ class Control:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run is over for this site, before its end."""
+        """Whether the run has ended early for this site."""
         return self._aborted.done()
 
     @property
@@ -187,7 +201,7 @@ class Control:
 
     @property
     def patience_s(self) -> float:
-        """How long a connection may be gone, as the scheduler last said."""
+        """How long this site may be disconnected, as the scheduler told last; seconds."""
         return self._patience_s
 
     def carry(self, source: int, connection: Connection) -> End:
@@ -200,7 +214,7 @@ class Control:
         await self._carrying.finish()
 
     def wait_longer(self, patience_s: float) -> None:
-        """Look for a scheduler that is gone for so long at least, as it may be restarted."""
+        """Try for at least so long to reach a lost scheduler, since it may be restarted."""
         self._least_patience_s = patience_s
 
     async def join(
@@ -210,19 +224,19 @@ class Control:
         patience_s: float = 0.0,
         say: Callable[[str], None] | None = None,
     ) -> Welcome:
-        """Join a run and wait until every site has.
+        """Join a run, and wait until every site has joined.
 
         Args:
-            scheduler: where it listens.
-            introduce: returns what to say, over a connection between these two addresses.
-            patience_s: how long to try where nothing answers, or what did is gone before all have
-                joined.
-            say: called with a line where that takes long, and where a scheduler that is gone is
-                looked for later; None for none.
+            scheduler: the scheduler's address.
+            introduce: returns the Join message, given the connection's two addresses.
+            patience_s: how long to try while nothing answers, or while the scheduler is lost again
+                before all sites have joined.
+            say: called with a line for the operator while joining, or a later reconnect, takes
+                long; None for none.
 
         Raises:
             LinkError: the scheduler cannot be reached.
-            PeerError: what listens there is no scheduler of this release.
+            PeerError: the listener is no scheduler of this release.
             RunAborted: it refused this site, or the run ended before it began.
         """
         self._scheduler, self._say = scheduler, say
@@ -254,7 +268,7 @@ class Control:
         return welcome
 
     async def _connect_first(self, scheduler: Address, patience_s: float) -> Connection:
-        """Try until the scheduler answers; what no further attempt would mend is raised at once."""
+        """Try until the scheduler answers; raise an error at once if it is no LinkError."""
         until_s, pause_s = self._loop.time() + patience_s, _FIRST_PAUSE_S
         why = "nothing answers"
 
@@ -279,12 +293,12 @@ class Control:
             self._say(visible(line))  # others' exceptions and names are in it
 
     def post(self, message: Message) -> None:
-        """Say something soon; never waits."""
+        """Send a message, without waiting."""
         assert self._session is not None, "join() comes first"
         self._session.post(message)
 
     def say(self, message: Message) -> None:
-        """Say something soon; raise what ended the run early, if anything did."""
+        """Like ``post``, but raise the error that ended the run early, if there is one."""
         if self._aborted.done():
             self._aborted.result()
         self.post(message)
@@ -293,7 +307,7 @@ class Control:
         """Return the scheduler's next answer, which is of one of these kinds.
 
         Raises:
-            RunAborted: the run is over, or the scheduler said something else.
+            RunAborted: the run has ended, or the answer is of another kind.
         """
         answer = await self._answers.get()
         if isinstance(answer, Exception):
@@ -306,18 +320,18 @@ class Control:
         raise RunAborted(f"the scheduler said {type(answer).__name__}, not {wanted}")
 
     async def ended_early(self) -> None:
-        """Wait until the run is over before its end, and raise what ended it."""
+        """Wait until the run ends early, and raise the error that ended it."""
         await asyncio.shield(self._aborted)
 
     def fail_with(self, future: asyncio.Future[Any]) -> None:
-        """Let a future fail by what ended the run early."""
+        """Fail a future with the error that ended the run early."""
         error = self._aborted.exception()
         assert error is not None
         future.set_exception(error)
-        future.exception()  # it may never be waited for
+        future.exception()  # mark as retrieved, so that asyncio does not warn
 
     async def verdict(self, error: Exception) -> Exception:
-        """Return the scheduler's account of a failure, or our own if it gives none."""
+        """Return the scheduler's error for a failure, or this site's own if none arrives soon."""
         with suppress(TimeoutError):
             async with within(_VERDICT_S):
                 await asyncio.wait({self._aborted})
@@ -328,7 +342,7 @@ class Control:
         return RunAborted(str(error))
 
     async def said(self) -> None:
-        """Wait until what was posted is on its way, where there is no connection just now."""
+        """Wait while this site is reconnecting, so that posted messages can leave."""
         if self._reconnecting is not None:
             await asyncio.wait({self._reconnecting})
 
@@ -345,7 +359,7 @@ class Control:
     # --- inside
 
     def hear(self, message: AnyMessage, connection: Connection | None) -> None:
-        """Act on a message of the scheduler's."""
+        """Act on a message of the scheduler; ``connection`` is None for the first connection."""
         assert self._session is not None
         match message:
             case Ack():
@@ -361,7 +375,7 @@ class Control:
                 self._told(message)
                 return
             case Refusal():
-                # It does not know this process, or no more; it may know the next one.
+                # The scheduler does not know this process; it may accept the site's next one.
                 is_unknown = message.error == UnauthorisedPeer.__name__
                 kind = LeftOut if is_unknown else RunAborted
                 self._abort(kind(f"the scheduler refused this site: {message.detail}"))
@@ -413,18 +427,18 @@ class Control:
                 raise OutOfPlaceMessage(f"a {type(message).__name__} from the scheduler")
 
     def goes_over(self, connection: Connection | None) -> bool:
-        """Return whether the conversation goes over this connection, or the first, now."""
+        """Return whether the session uses this connection now; None stands for the first one."""
         current = None if self._session is None else self._session.connection
         return connection is None or current is connection
 
     def refused(self, error: PeerError) -> None:
-        """Take note that this site refused a message of the scheduler's."""
+        """Abort, because this site refused a message of the scheduler."""
         if self.is_open:
             self.post(Failed(f"it refused a message of the scheduler's: {error}"))
         self._abort(error)
 
     def lost(self, error: Exception) -> None:
-        """Take note that the connection has ended: connect again, if this site is in the run."""
+        """Act on the end of the connection: connect again, if this site has joined."""
         if self._closed or self.is_over:
             return
         if isinstance(error, PeerError):
@@ -447,9 +461,10 @@ class Control:
             )
 
     async def _connect_again(self, why: Exception) -> None:
-        """Try until the scheduler answers, but not for ever."""
+        """Try until the scheduler answers, or patience is over."""
         longest_s = max(self._patience_s, self._least_patience_s)
-        if isinstance(why, SilentWay):  # the scheduler has not given the connection up yet
+        if isinstance(why, SilentWay):
+            # The scheduler's patience begins only once it has declared the connection silent.
             longest_s += CONTROL_SILENCE_S
         ways = Ways(self._loop.time(), self._patience_s / _ATTEMPTS)
         until_s, self._why_away = self._loop.time() + longest_s, str(why)
@@ -479,7 +494,7 @@ class Control:
             self._reconnecting = None
 
     async def _answers_on_another(self, attempt: Attempt) -> bool:
-        """Connect once; return whether the scheduler goes on there."""
+        """Connect once; return whether the session has been resumed there."""
         assert self._session is not None
         assert self._site is not None
         until_s = self._loop.time() + attempt.within_s
@@ -489,7 +504,7 @@ class Control:
             async with within(attempt.within_s):
                 connection = receiver.connection = await self._reach(attempt.through, receiver)
         except (NetError, TlsError, TimeoutError) as error:
-            # It may be there later, or this site's certificate is being renewed.
+            # Not final: the scheduler may return, or this site's certificate is being renewed.
             why = str(error) or f"nothing answered in {attempt.within_s:g} s"
             self._why_away = self._way(attempt) + why
             if attempt.through is not None:
@@ -510,7 +525,7 @@ class Control:
                     await asyncio.wait(
                         [*either, self._aborted], return_when=asyncio.FIRST_COMPLETED
                     )
-            # It may have been taken up, and be broken again.
+            # Not `_resumed`: the session may have been resumed, and the connection lost again.
             return self._session.connection is connection or self.is_over
         finally:
             for task in either:
@@ -519,7 +534,7 @@ class Control:
                 connection.close()
 
     def _way(self, attempt: Attempt) -> str:
-        """Return which way an attempt took, to begin a sentence; empty for the direct one."""
+        """Return a prefix for messages that names an attempt's way; empty for the direct one."""
         if attempt.through is None or self.neighbours is None:
             return ""
         return f"through {self.neighbours.name(attempt.through)}: "
@@ -549,11 +564,11 @@ class Control:
 
 
 class _Inbound:
-    """Receives what the scheduler says over one connection."""
+    """Receives the scheduler's messages over one connection."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
-        self.connection: Connection | None = None  # if it is not the first
+        self.connection: Connection | None = None  # None for the first connection
         self.closed = asyncio.Event()
 
     def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
