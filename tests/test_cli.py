@@ -154,6 +154,28 @@ def test_a_route_that_is_asked_for_is_planned_alone(asked: list[tuple[str, int |
     assert "packed" not in done.stdout
 
 
+def test_plan_takes_a_routes_parameters_as_the_scheduler_does() -> None:
+    done = anabranch("plan", "internet2-9", "--route", "star,hub=dc4")
+    assert done.returncode == 0, done.stderr
+    assert "\nstar at dc4  " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--route", "star,hib=dc4"], "hib: no such key; did you mean 'hub'?"),
+        (["--route", "sta"], "no such kind; did you mean 'star'?"),
+        (["--route", "star", "--roots", "3"], "--roots 3 does not go with --route star"),
+    ],
+)
+def test_plan_names_the_route_or_parameter_that_does_not_fit(
+    options: list[str], named: str
+) -> None:
+    done = anabranch("plan", "internet2-9", *options)
+    assert done.returncode != 0
+    assert named in " ".join(done.stderr.replace("│", " ").split())
+
+
 def test_plan_predicts_what_a_run_predicts_also_where_links_outrun_a_core(tmp_path: Path) -> None:
     pairs = permutations(range(4), 2)
     links = tuple(Link(*pair, 100e9, latency_s=0.001) for pair in pairs)

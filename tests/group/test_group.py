@@ -429,7 +429,7 @@ def test_stats_tell_what_was_sent_and_how_long_it_took(groups: tuple[Group, ...]
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        (lambda g: g.all_reduce(torch.ones(2), op="min"), "op is 'min'"),
+        (lambda g: g.all_reduce(torch.ones(2), op="median"), "op is 'median'"),
         (lambda g: g.all_reduce(torch.ones(2), wire="int4"), "wire is 'int4'"),
         (lambda g: g.all_reduce(torch.ones(2), weight=0.0), "weight"),
         (lambda g: g.all_reduce(torch.ones(2), weight=float("nan")), "weight"),

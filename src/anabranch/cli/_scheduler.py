@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 import typing
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from anabranch import overlay as overlays
-from anabranch._typed_toml import TomlError, converted, listed, nearest, tag_of
+from anabranch._typed_toml import TomlError, listed, tag_of
 from anabranch.cli.commands import app
 from anabranch.cli.options import (
     ROUTES,
@@ -32,6 +31,7 @@ from anabranch.cli.options import (
     sayer,
     tell_doubts,
     token_given,
+    value_of,
     watching,
 )
 from anabranch.net.silence import STILLNESS_S
@@ -42,7 +42,6 @@ from anabranch.scheduler.watching import PROGRESS_S
 if TYPE_CHECKING:
     from anabranch.group import Service
 
-_T = TypeVar("_T")
 OnError = typing.Literal["lose", "abort"]
 OnLoss = typing.Literal["complete", "retry", "abort"]
 _PACES = {tag_of(pace): pace for pace in PACES}
@@ -279,9 +278,9 @@ def _service(
     else:
         assert overlay is not None
         network = overlays.load(overlay, unknown_rate_bps=UNKNOWN_BPS if measure else None)
-    planner = _value("--route", route or "packed", ROUTES)
+    planner = value_of("--route", route or "packed", ROUTES)
     if pace is not None:
-        rule = _value("--pace", pace, _PACES)
+        rule = value_of("--pace", pace, _PACES)
         return Service(
             network,
             planner,
@@ -304,21 +303,3 @@ def _service(
         return Service(network, planner, None)
     awareness = Passive(start="equal" if measure else "overlay")
     return Service(network, planner, awareness)
-
-
-def _value(option: str, text: str, known: Mapping[str, type[_T]]) -> _T:
-    """Return what KIND or KIND,KEY=VALUE,... stands for, keys as scenario files spell them."""
-    kind, *given = text.split(",")
-    if kind not in known:
-        near = nearest(kind, known) or f"give one of {listed(known)}"
-        raise typer.BadParameter(f"{option} {text}: no such kind; {near}")
-    table: dict[str, object] = {"kind": kind}
-    for each in given:
-        key, equals, value = each.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"{option} {text}: {each!r} is not KEY=VALUE")
-        table[key] = value
-    try:
-        return converted(table, known[kind], strict=False)
-    except TomlError as error:
-        raise typer.BadParameter(f"{option} {text}: {error}") from None

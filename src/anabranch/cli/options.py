@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, TextIO, TypeVar
 
 import typer
 
 from anabranch._text import say
-from anabranch._typed_toml import tag_of
+from anabranch._typed_toml import TomlError, converted, listed, nearest, tag_of
 from anabranch.group.place import TOKEN_VARIABLE
 from anabranch.log.console import Line, logfmt
 from anabranch.net.addresses import is_loopback, parse, show
@@ -21,6 +21,8 @@ from anabranch.net.tls import Credentials, TlsError
 from anabranch.overlay import Overlay
 from anabranch.plan import PLANNERS, FromFile
 from anabranch.scheduler.watching import Watching
+
+_T = TypeVar("_T")
 
 # Routes by the kind that a command names.
 ROUTES = {tag_of(planner): planner for planner in PLANNERS if not issubclass(planner, FromFile)}
@@ -175,3 +177,21 @@ def check_host(host: str, insecure: bool) -> None:
             "authenticated beyond a shared token; give --tls, or say --insecure if the network is "
             "trusted"
         )
+
+
+def value_of(option: str, text: str, known: Mapping[str, type[_T]]) -> _T:
+    """Return what KIND or KIND,KEY=VALUE,... stands for, keys as scenario files spell them."""
+    kind, *given = text.split(",")
+    if kind not in known:
+        near = nearest(kind, known) or f"give one of {listed(known)}"
+        raise typer.BadParameter(f"{option} {text}: no such kind; {near}")
+    table: dict[str, object] = {"kind": kind}
+    for each in given:
+        key, equals, value = each.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{option} {text}: {each!r} is not KEY=VALUE")
+        table[key] = value
+    try:
+        return converted(table, known[kind], strict=False)
+    except TomlError as error:
+        raise typer.BadParameter(f"{option} {text}: {error}") from None

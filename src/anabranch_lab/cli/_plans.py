@@ -10,9 +10,9 @@ import typer
 
 from anabranch import overlay as overlays
 from anabranch import plan as plans
-from anabranch._typed_toml import listed, nearest, tag_of
+from anabranch._typed_toml import listed, tag_of
 from anabranch.cli.commands import app, console, tell_of
-from anabranch.cli.options import ROUTES
+from anabranch.cli.options import ROUTES, value_of
 from anabranch.log import units
 from anabranch.log.terminal import Bar, Branch, Rows
 from anabranch.overlay import GraphLacks, Overlay, OverlayError, UniformRates
@@ -91,8 +91,8 @@ def plan(
     route: Annotated[
         str | None,
         typer.Option(
-            help=f"Plan this one alone, {listed(ROUTES)}. If not given, all are compared, and "
-            "packed is drawn, or fapt where --roots is given."
+            help=f"Plan this one alone, {listed(ROUTES)}; with parameters, as fapt,roots=3. If not "
+            "given, all are compared, and packed is drawn, or fapt where --roots is given."
         ),
     ] = None,
     save: Annotated[
@@ -116,18 +116,21 @@ def plan(
     except GraphLacks as lacks:
         raise OverlayError(f"{lacks.said}; {_ADVICE[lacks.what]}") from None
     tell_of(network)
-    if route is not None and route not in ROUTES:
-        near = nearest(route, ROUTES) or f"give one of {listed(ROUTES)}"
-        raise typer.BadParameter(f"--route {route}: no such route; {near}")
+    alone = None if route is None else value_of("--route", route, ROUTES)
+    if roots is not None and alone not in (None, Fapt()):
+        raise typer.BadParameter(
+            f"--roots {roots} does not go with --route {route}; parameters of a route follow its "
+            "name, as fapt,roots=3"
+        )
     elements = max(1, round((_ALEXNET_MB if size_mb is None else size_mb) * 1e6 / _ELEMENT_BYTES))
     assumed = ", AlexNet's: give yours with --size-mb" if size_mb is None else ""
     console.print(
         f"{network.name}: {network.size} sites, {len(network.links)} directed links; "
         f"a buffer of {units.size(_ELEMENT_BYTES * elements)}{assumed}"
     )
-    planners = _planners(route, network.size, roots)
+    planners = _planners(alone, network.size, roots)
     planned = _compare(network, planners, elements, chunk_elements)
-    drawn = route or ("packed" if roots is None else "fapt")
+    drawn = tag_of(alone) if alone is not None else ("packed" if roots is None else "fapt")
     by_kind = {tag_of(each): found for each, found in zip(planners, planned, strict=True)}
     chosen = by_kind[drawn]
     if route is None and network.size > _MOST_SITES_FOR_SEARCHES:
@@ -148,19 +151,21 @@ def plan(
         console.print(f"drawn: {html}", soft_wrap=True)
 
 
-def _planners(route: str | None, sites: int, roots: int | None) -> list[AnyPlanner]:
-    """Return the planner of a route; without one, of each kind that takes no minutes.
+def _planners(alone: AnyPlanner | None, sites: int, roots: int | None) -> list[AnyPlanner]:
+    """Return a route's planner; without one, a planner of each kind that takes no minutes.
 
     FAPT comes with one root, and then with so many; all sites if that is None.
     """
     found: list[AnyPlanner] = []
     for kind, planner in ROUTES.items():
-        if route is not None and kind != route:
+        if alone is not None and kind != tag_of(alone):
             continue
-        if planner is Fapt:
+        if planner is Fapt and alone in (None, Fapt()):
             most = sites if roots is None else roots
             found += [Fapt(roots=count) for count in sorted({1, most})]
-        elif planner not in (Ring, ForestRoute) or route or sites <= _MOST_SITES_FOR_SEARCHES:
+        elif alone is not None:
+            found.append(alone)
+        elif planner not in (Ring, ForestRoute) or sites <= _MOST_SITES_FOR_SEARCHES:
             found.append(planner())
     return found
 
