@@ -1,4 +1,4 @@
-"""What the scheduler believes of the network, from what sites report. Pure: times are handed in."""
+"""What the scheduler believes of each link, from reports of sites. Pure: times are arguments."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from anabranch.overlay import Basis, Overlay
 
 Pair = tuple[int, int]
 
-# Now and then a report is off by a factor, where a receiver that was away reads chunks at once.
+# Now and then a report is off by a factor: a receiver that was held up reads chunks all at once.
 _MIDDLE_OF = 3
 _MIDDLE_WITHIN_S = 2.0
-# How near to a port's rate its links' measured rates must sum for the port to count as full.
-_FULL = 0.1
-_AS_GIVEN = 0.01  # a belief that is farther from what was given is one by other links
+_FULL = 0.1  # a port is full if its links' rates add up to its own within this share
+# A belief within this share of the given rate counts as given; otherwise other links moved it.
+_AS_GIVEN = 0.01
 
 
 @dataclass(slots=True)
-class _Seen:
-    """What a link was last measured to carry, and whether that may be only a share of a port.
+class _Reading:
+    """The latest measurements of a link.
 
     Args:
-        at_s: when it was measured last.
-        rate_bps: what that comes to, see ``_middle_bps``.
-        latest: those measurements, as (when, rate).
-        shares_port: whether the link may have shown no more than its share of a port.
+        at_s: the time of the last measurement.
+        rate_bps: the rate that they say, see ``_middle_bps``.
+        latest: the measurements, as (time, rate).
+        shares_port: whether the rate may be only the link's share of a port.
     """
 
     at_s: float
@@ -38,32 +38,31 @@ class _Seen:
 
 
 class Collector:
-    """Keeps one belief for each link: measured if possible, else last known, fading.
+    """One belief for each link: its measurement, or the last known rate, which fades with age.
 
-    **Outliers.** Where three measurements of a link came shortly after each other, the middle one
-    counts, else the newest.
+    **Outliers.** If three measurements of a link came shortly after each other, the middle one
+    counts; otherwise the newest.
 
-    **Forgetting.** Only links in use are measured. One that was slow once would never be used, so
-    never measured, so believed slow for ever; each one lost so loads the others, until everything
-    crowds on a few. So a belief that is not renewed moves towards the typical rate, the median of
-    what links in use carry: after ``forget_s`` two thirds of the way, on a scale of ratios. The
-    link then looks better than the worst half of those in use, so it is tried, and so measured. A
-    fast link that is forgotten loses little: no tree used it. Where rates really change, what was
-    measured long ago says little more than that it is a link.
+    **Forgetting.** Only links in use are measured. A link that was slow once would not be used
+    again, so not measured, and so be believed slow for ever. Each such link loads the others, until
+    all data crowds on a few. So a belief that is not renewed moves towards the typical rate, which
+    is the median of the links in use. After ``forget_s`` it has moved two thirds of the way, on a
+    scale of ratios. The link then looks better than the worse half of those in use, so a plan uses
+    it, and it is measured. A fast link that is forgotten loses little: no tree used it.
 
     **Ports.** Links that share a site's port show their share of it while they send together. If
-    what a port's links were found to carry within ``together_s`` adds up to the port's rate, within
-    a tenth, those measurements say only that each link carries *at least* that: what was known
-    before still holds where it is more. (A sum far above the port's rate was not carried at once,
-    and then each link was measured for itself.) So links in use behind a full port are forgotten
-    like others.
+    the rates measured within ``together_s`` add up to the port's rate, within a tenth, they are
+    lower bounds only: a higher known rate still holds. A sum far above the port's rate was not
+    carried at once, so each link was measured by itself. Links behind a full port are forgotten
+    like unused ones.
 
     Args:
-        initial: what is believed before anything is measured; its traces are not looked at.
-        forget_s: how fast a belief that is not renewed fades, seconds, > 0; infinite for never.
-        since_s: when ``initial`` was known to hold; ``-math.inf`` where it was only assumed, so
-            that it counts for nothing once any link has been measured.
-        together_s: how near in time measurements must be to count as one moment, seconds, >= 0.
+        initial: the belief before any measurement; its traces are not used.
+        forget_s: the time constant with which an old belief fades, seconds, > 0; infinite for
+            never.
+        since_s: when ``initial`` was known to hold; ``-math.inf`` if it is only an assumption,
+            which counts for nothing once any link is measured.
+        together_s: the longest distance of measurements that count as one moment, seconds, >= 0.
 
     Raises:
         ValueError: an argument outside its range.
@@ -86,7 +85,7 @@ class Collector:
         self._forget_s = forget_s
         self._together_s = together_s
         self._known = {(link.source, link.target): (since_s, link.goodput_bps) for link in initial}
-        self._seen: dict[Pair, _Seen] = {}
+        self._seen: dict[Pair, _Reading] = {}
         self._latency_s: dict[Pair, float] = {}
 
     def measured(self, source: int, target: int, estimate: Estimate, now_s: float) -> None:
@@ -102,7 +101,7 @@ class Collector:
             self._known[pair] = self._settled(pair, before)
         latest = () if before is None else before.latest
         latest = (*latest[-_MIDDLE_OF + 1 :], (now_s, estimate.rate_bps))
-        self._seen[pair] = _Seen(now_s, _middle_bps(latest), latest)
+        self._seen[pair] = _Reading(now_s, _middle_bps(latest), latest)
         if estimate.latency_s is not None:
             self._latency_s[pair] = estimate.latency_s
         sites, overlay = self._initial.sites, self._initial
@@ -121,7 +120,7 @@ class Collector:
         return frozenset(self._seen)
 
     def measured_since(self, since_s: float) -> dict[int, float]:
-        """Return what was measured after a moment, bit/s, by the link's place in the overlay."""
+        """Return the rates measured after a moment, bit/s, by the link's place in the overlay."""
         found = {}
         for index, link in enumerate(self._initial.links):
             seen = self._seen.get((link.source, link.target))
@@ -138,8 +137,8 @@ class Collector:
             for each in seen:
                 each.shares_port = True
 
-    def _settled(self, pair: Pair, seen: _Seen) -> tuple[float, float]:
-        """Return when a link's rate was last known, and the rate, given its latest measurement."""
+    def _settled(self, pair: Pair, seen: _Reading) -> tuple[float, float]:
+        """Return when a link's rate was last known, and the rate, with its latest measurements."""
         known = self._known[pair]
         return (
             known if seen.shares_port and seen.rate_bps < known[1] else (seen.at_s, seen.rate_bps)
@@ -150,8 +149,8 @@ class Collector:
 
         Args:
             now_s: the moment.
-            kept: the part of a deviation from the typical rate that is still believed when it was
-                measured so many seconds ago, in [0, 1].
+            kept: returns the part in [0, 1] of a deviation from the typical rate that is still
+                believed, for its age in seconds.
 
         A link's ``goodput_bps`` is the rate believed; its latency is the last measured, or else
         the initial one; its loss is the initial one.
@@ -187,7 +186,7 @@ class Collector:
         return replace(self._initial, links=tuple(links))
 
     def _typical_bps(self, last: Mapping[Pair, tuple[float, float]]) -> float | None:
-        """Return the median of what links in use carry; None while none has been measured."""
+        """Return the median rate of the links in use; None before any measurement."""
         if not self._seen:
             return None
         newest_s = max(seen.at_s for seen in self._seen.values())
@@ -199,13 +198,13 @@ class Collector:
 
 
 class Latest:
-    """Believes of each link the last measurement alone (NetStorm, Algorithm 2, line 1).
+    """The last measurement of each link, unchanged (NetStorm, Algorithm 2, line 1).
 
-    Nothing is taken for an outlier, nothing is forgotten, and a link's share of a port counts as
-    its rate. What has never been measured stays as it was believed at first.
+    No measurement is an outlier, none is forgotten, and a link's share of a port counts as its
+    rate. A link that was never measured keeps its initial rate.
 
     Args:
-        initial: what is believed before anything is measured; its traces are not looked at.
+        initial: the belief before any measurement; its traces are not used.
     """
 
     def __init__(self, initial: Overlay) -> None:
@@ -239,10 +238,10 @@ class Latest:
 
 
 def check_link(overlay: Overlay, source: int, target: int) -> None:
-    """Check that an overlay has a link that is said to have been measured.
+    """Check that an overlay has a measured link.
 
     Raises:
-        ValueError: it has not.
+        ValueError: the overlay lacks the link.
     """
     if overlay.link(source, target) is None:
         raise ValueError(
@@ -252,7 +251,7 @@ def check_link(overlay: Overlay, source: int, target: int) -> None:
 
 
 def _middle_bps(latest: Sequence[tuple[float, float]]) -> float:
-    """Return the middle of three reports if they came shortly after each other, else the newest."""
+    """Return the middle one of three reports that came shortly after each other, or the newest."""
     newest_s, newest_bps = latest[-1]
     if len(latest) < _MIDDLE_OF or latest[0][0] < newest_s - _MIDDLE_WITHIN_S:
         return newest_bps
@@ -260,12 +259,12 @@ def _middle_bps(latest: Sequence[tuple[float, float]]) -> float:
 
 
 def equal_rates(overlay: Overlay, rate_bps: float | None = None) -> Overlay:
-    """Return the overlay as one believes it who knows its links but not what they carry.
+    """Return the overlay with one rate for all links: a belief that knows only the links.
 
     Args:
-        overlay: whose sites, latencies and losses are kept; traces are dropped.
+        overlay: its sites, latencies and losses are kept; traces are dropped.
         rate_bps: goodput of every link, bit/s; None for the median of the overlay's. Plans depend
-            on ratios only, so that this sets the scale of predicted times and nothing else.
+            on ratios only, so this sets nothing but the scale of predicted times.
 
     >>> from anabranch.overlay import internet2_9
     >>> {round(link.goodput_bps) for link in equal_rates(internet2_9(), 1e8)}

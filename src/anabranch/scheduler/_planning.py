@@ -1,4 +1,14 @@
-"""The plan in force: how a run gets from what is believed of its network to another plan."""
+"""The plan in force, and the three reasons for another: a loss, another size, better measurements.
+
+- **After a loss or a return** (``for_the_rest``, ``use``), a plan for the rest is made at once, in
+  the scheduler's thread: members wait for it.
+- **For buffers of another order of size** (``seek``), a plan is made in a thread. The exchanges
+  that need it wait; others continue.
+- **For better measurements** (``_found``), `_replan_loop` compares plans now and then.
+
+Versions rise over all three. ``_networks`` counts the changes of the network that plans are made
+for. A plan that was made in a thread is made again if that number changed meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -24,27 +34,27 @@ from anabranch.scheduler.run import LONGEST_S, Run
 
 Path = tuple[int, ...]
 Planners = Callable[[int], Planner]
-"""Returns what plans for buffers of so many elements."""
+"""Returns the planner for buffers of so many elements."""
 
 _ELEMENT_BYTES = 4
 _MEASURABLE_BPS = 1.0, 1e15
 
 
 class Planning:
-    """Plans again while a run goes on: for what is left, and for what is measured.
+    """Makes further plans during a run.
 
     Args:
-        run: whose plans.
-        plan: the first.
-        awareness: plans again for what is measured; None leaves that.
-        planner: plans for what is left where something is lost; None where the run then ends.
-        planners: make the planner for buffers of so many elements; None where one plan serves all
+        run: the run.
+        plan: the first plan.
+        awareness: compares plans for measured links; None if plans do not follow measurements.
+        planner: plans after a loss; None if a loss ends the run.
+        planners: return the planner for buffers of so many elements; None if one plan serves all
             sizes.
-        remember: writes down what a restart needs.
-        form_groups: called with plans whose groups are others, where workers move in groups.
+        remember: writes the journal.
+        form_groups: called with plans that have other groups, where workers move in groups.
 
     Attributes:
-        leaves: sites to which the latest plan for what is left gives nothing to do for others.
+        leaves: the followers that the latest plan for the rest has as leaves only.
     """
 
     def __init__(
@@ -62,10 +72,11 @@ class Planning:
         self._awareness = awareness
         self._planner = planner
         self._planners = planners
-        self._networks = 0  # how often what is planned for has become another
-        self._sought: dict[int, asyncio.Task[None]] = {}  # plans that are looked for, by order
+        self._networks = 0  # the number of changes of the network that plans are made for
+        self._sought: dict[int, asyncio.Task[None]] = {}  # by order of size, the search for a plan
         self._remember = remember
-        self._auxiliary = plan.version, _flat(plan)  # the paths that sites have, of which plan
+        # The auxiliary paths that sites have, and the version of their plan.
+        self._auxiliary = plan.version, _flat(plan)
         self._replan_loop: ReplanLoop | None = None  # from the run's beginning on
         self.leaves: frozenset[int] = frozenset()
 
@@ -74,18 +85,18 @@ class Planning:
         return self._run.overlay if self._awareness is None else self._awareness.made_for
 
     def belief(self) -> Overlay:
-        """Return what is believed of the network now."""
+        """Return the network as believed now."""
         if self._awareness is None:
             return self._run.overlay
         return self._awareness.belief(self._run.since_start_s())
 
-    # --- for what is left
+    # --- after a loss
 
     def for_the_rest(self, newcomers: Collection[int] = ()) -> Plan:
-        """Return a plan for what is left; its version follows that of the one in force.
+        """Return a plan without lost sites and links; its version follows the one in force.
 
         Args:
-            newcomers: that are to follow, beside those that do already.
+            newcomers: sites that will follow, beside the present followers.
         """
         followers = {*newcomers} | self._run.channels.following.sites
         find = self._find(self._run.channels.books.largest_elements, followers)
@@ -95,14 +106,14 @@ class Planning:
     def _find(
         self, elements: int, followers: Collection[int]
     ) -> Callable[[], tuple[Plan, frozenset[int]]]:
-        """Return what plans for what is left now, in whichever thread.
+        """Return a function that plans for the present losses; it may run in another thread.
 
         Args:
-            elements: of the buffers; 0 where that is not known.
+            elements: of the buffers; 0 if that is not known.
             followers: sites that are to be leaves.
 
         Returns:
-            A function that returns the plan, and which sites are leaves of it.
+            A function that returns the plan, and the followers that are leaves of it.
         """
         planner, believed = self._planner_for(elements), self._believed
         version, losses = self._run.channels.all.plan.version + 1, self._run.losses
@@ -127,7 +138,7 @@ class Planning:
 
         Args:
             elements: of the buffers.
-            follow: called with what follows, once they are planned for.
+            follow: called with the outcome, once there is a plan.
         """
         order = order_of(elements)
         if self._planners is None or self._run.channels.all.plans.of(elements) is not None:
@@ -138,15 +149,15 @@ class Planning:
             self._sought[order] = loop.create_task(looking, name="plan for another size")
 
     async def _look_for(self, elements: int, follow: Callable[[Outcome], None]) -> None:
-        """Find a plan in a thread, for other exchanges go on meanwhile; let it be used."""
+        """Find a plan in a thread, since other exchanges continue meanwhile; then use it."""
         run, order = self._run, order_of(elements)
         try:
             networks = -1
-            while networks != self._networks:  # what is planned for has become another meanwhile
+            while networks != self._networks:  # again, if the network changed meanwhile
                 networks = self._networks
                 find = self._find(elements, run.channels.following.sites)
                 plan, _ = await asyncio.get_running_loop().run_in_executor(None, find)
-        except Exception as error:  # nothing else would hear of it
+        except Exception as error:  # any: no other code awaits this task, and the run must end
             run.abort(f"the scheduler failed to plan: {type(error).__name__}: {error}")
             return
         finally:
@@ -155,7 +166,7 @@ class Planning:
             follow(self._use_for(elements, plan))
 
     def _use_for(self, elements: int, plan: Plan) -> Outcome:
-        """Let buffers of an order of size have a plan; return what follows."""
+        """Use a plan for buffers of an order of size; return the outcome."""
         run, channels = self._run, self._run.channels
         main, is_largest = channels.books.main, elements >= channels.books.largest_elements
         same = [
@@ -172,7 +183,7 @@ class Planning:
                 self._write(plan, f"for buffers of the order of {size}")
             paths = _flat(plan) if is_largest else self._auxiliary[1]
             paths = self._beside(paths, plan if is_largest else main)
-            if self._auxiliary[1] or paths:  # before anything runs under it
+            if self._auxiliary[1] or paths:  # before an exchange runs under the plan
                 run.broadcast(Auxiliary(plan.version, paths))
             self._auxiliary = plan.version, paths
         if is_largest:
@@ -180,7 +191,7 @@ class Planning:
         return outcome
 
     def _plan_on_from(self, plan: Plan, elements: int) -> None:
-        """Look for better plans than this one from now on."""
+        """Compare further plans with this one from now on."""
         planner = self._planner_for(elements)
         if self._awareness is None or planner is None:
             return
@@ -192,27 +203,27 @@ class Planning:
     def transfer(
         self, holders: Collection[int], receiver: int, elements: int, version: int
     ) -> list[tuple[int, Ranges, Plan]]:
-        """Return who sends what to a site that lacks it: see :func:`.transfer.shares`."""
+        """Return which holders send which elements: see :func:`.transfer.shares`."""
         lost, cut = self._run.losses.lost, self._run.losses.cut
         return shares(self._believed, lost, cut, holders, receiver, elements, version)
 
     def begin_with(self, plan: Plan) -> None:
-        """Let a plan be the first, of which all sites are told as they are welcomed."""
+        """Note the first plan, which sites get with their welcome."""
         self._auxiliary = plan.version, _flat(plan)
 
     def use(self, plan: Plan, why: str) -> None:
-        """Write down a plan that something lost or found again asked for; plan on from there."""
+        """Log a plan that a loss or a return made necessary, and compare further plans with it."""
         self._networks += 1
-        if self._run.started_s is not None:  # else the first event has it
+        if self._run.started_s is not None:  # before that, the log's first event has the plan
             self._write(plan, why)
-        if self._auxiliary[1] or plan.auxiliary:  # before anything is repaired under this plan
+        if self._auxiliary[1] or plan.auxiliary:  # before an exchange is repaired under the plan
             self._run.broadcast(Auxiliary(plan.version, _flat(plan)))
         self._auxiliary = plan.version, _flat(plan)
         if self._replan_loop is not None:
             self._plan_on_from(plan, self._replan_loop.size_bytes // _ELEMENT_BYTES)
 
     def _write(self, plan: Plan, why: str) -> None:
-        """Write a plan down that no better belief has asked for."""
+        """Log a plan that no measurement caused."""
         self._run.note(
             events.PlanIssued(
                 at_s=self._run.since_start_s(),
@@ -226,7 +237,7 @@ class Planning:
         )
 
     def _beside(self, paths: tuple[Path, ...], main: Plan) -> tuple[Path, ...]:
-        """Return the paths of the main plan, and those that other plans in use have beside them."""
+        """Return the main plan's paths, and those of other plans in use between other ends."""
         ends = {(path[0], path[-1]) for path in paths}
         others = (
             path
@@ -236,10 +247,10 @@ class Planning:
         )
         return (*paths, *dict.fromkeys(others))
 
-    # --- for what is measured
+    # --- for better measurements
 
     def begin(self, elements: int) -> None:
-        """Plan again from the run's beginning on, where buffers have so many elements."""
+        """Compare plans from the run's beginning on, for buffers of so many elements."""
         if self._awareness is not None:
             losses, planner = self._run.losses, self._planner_for(elements)
             if planner is not None and (losses.lost or losses.cut):
@@ -247,7 +258,7 @@ class Planning:
             self._begin_to_look(self._awareness, _ELEMENT_BYTES * elements)
 
     def begin_again(self) -> None:
-        """Plan again after a restart of the scheduler."""
+        """Compare plans again after a restart of the scheduler."""
         if self._awareness is not None:
             size_bytes = _ELEMENT_BYTES * self._run.channels.books.largest_elements
             self._begin_to_look(self._awareness, size_bytes)
@@ -259,26 +270,31 @@ class Planning:
         )
 
     def look_in_time(self) -> None:
-        """See that plans are looked at, as often as they should be while anything happens."""
+        """Make the next look at plans due; called for each message of a site."""
         if self._replan_loop is not None:
             self._replan_loop.look_in_time()
 
     def exchange_began(self) -> None:
-        """Take note that buffers may be larger from now on."""
+        """Note that buffers may be larger from now on."""
         if self._replan_loop is not None:
             self._replan_loop.size_bytes = (
                 _ELEMENT_BYTES * self._run.channels.books.largest_elements
             )
 
     def close(self) -> None:
-        """Look at plans no more."""
+        """Stop all planning in threads."""
         for looking in self._sought.values():
             looking.cancel()
         if self._replan_loop is not None:
             self._replan_loop.close()
 
     def hear(self, site: int, message: Measured) -> None:
-        """Take what a site has measured."""
+        """Take the measurements of a site.
+
+        Raises:
+            OutOfPlaceMessage: a link that does not lead to the site.
+            MalformedMessage: an impossible rate or latency.
+        """
         name = self._run.name(site)
         known = frozenset() if self._awareness is None else self._awareness.measured_links
         for rate in message.links:
@@ -301,12 +317,13 @@ class Planning:
             )
             if self._awareness is not None:
                 self._awareness.measured(rate.source, site, rate, self._run.since_start_s())
-        # Later measurements are written down with what else is: each would be a write of its own.
+        # Only a link's first measurement is worth a write of the journal. Later ones are written
+        # with the next change.
         if self._awareness is not None and self._awareness.measured_links != known:
             self._remember()
 
     def recall(self, rates: Iterable[tuple[int, LinkRate]]) -> None:
-        """Believe what an earlier scheduler of the run believed of links that were measured.
+        """Restore the belief of measured links from the journal.
 
         Args:
             rates: each link's target, and the rest.
@@ -316,7 +333,7 @@ class Planning:
                 self._awareness.measured(rate.source, site, rate, self._run.since_start_s())
 
     def _found(self, replan: Replan | None, paths: tuple[Path, ...]) -> None:
-        """Go on with what a look at plans has found."""
+        """Use the result of a look at plans."""
         if self._run.is_over:
             return
         if self._form_groups is not None:
@@ -324,14 +341,14 @@ class Planning:
                 self._form_groups(replan)
             return  # groups that stay keep their paths
         if replan is not None:
-            # Another size may have been planned for while this one was looked for.
+            # A plan for another size may have taken the next version during the look.
             version = self._run.channels.all.plan.version + 1
             replan = replace(replan, plan=replace(replan.plan, version=version))
             self._networks += 1
             self._run.channels.books.issue(replan.plan)
             self._remember()
             self._run.note(event_of(replan, self._run.since_start_s()))
-            self._auxiliary = version, _flat(replan.plan)  # they come with the plan
+            self._auxiliary = version, _flat(replan.plan)  # sites get these paths with the plan
         channels = self._run.channels
         latest = channels.all.plan.version, self._beside(paths, channels.books.main)
         if latest != self._auxiliary:

@@ -1,4 +1,4 @@
-"""Whether to plan again, now that the network is believed to be another. Pure."""
+"""Whether another plan takes the place of the one in force, for a changed belief. Pure."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from anabranch.overlay import Basis, Overlay
 from anabranch.plan import Plan, predict, steady_rate_bps
 
 Planner = Callable[[Overlay, int, Plan], Plan]
-"""Called with the network as believed, the new plan's version, and the plan before it."""
+"""Makes a plan: called with the network as believed, the new version, and the plan in force."""
 
 _NAMED = 3  # links that a reason names
 
 
 @dataclass(frozen=True, slots=True)
 class LinkChange:
-    """A link that is believed to be another than the present plan was made for.
+    """A link whose believed goodput has changed.
 
     Args:
         source, target: the link's two sites.
-        was_bps: the goodput that the present plan was made for, bit/s.
+        was_bps: the goodput that the plan in force was made for, bit/s.
         now_bps: the goodput believed now, bit/s.
-        was, now: what each rests on.
+        was, now: the basis of each.
     """
 
     source: int
@@ -43,10 +43,10 @@ class Replan:
     Args:
         plan: the new plan; its version is one above the last.
         why: the reason in words, for logs and reports.
-        changed: the links that moved it, those that changed most in ratio first.
+        changed: the changed links, the largest ratio first.
         before_s, after_s: predicted time of a round under the old and under the new plan, on the
-            network as believed now, seconds; of a forest, eq. 14. None where the old one cannot be
-            used any more.
+            network as believed now, seconds; of a forest, eq. 14 of HAAF. None if the old plan is
+            unusable.
     """
 
     plan: Plan
@@ -57,20 +57,19 @@ class Replan:
 
 
 class Policy:
-    """Holds the plan in force and what it was made for; decides when another takes its place.
+    """The plan in force and the network it was made for; decides when another takes its place.
 
-    The network counts as changed when some link's believed goodput differs by more than
-    ``update_rate`` from what it was when plans were last compared. Then a plan is made for the new
-    belief, and taken if it shortens the predicted round by more than ``least_gain``; else the plan
-    in force stays, and the same belief is not considered again. (NetStorm, VIII-B, takes every new
-    plan, which costs it a change of plan for every wobble of a measurement; so does a gain of
-    ``-math.inf``.)
+    The network counts as changed if some link's believed goodput differs by more than
+    ``update_rate`` from its value when plans were last compared. Then a plan is made for the new
+    belief. It is taken if it shortens the predicted round by more than ``least_gain``. Otherwise
+    the plan in force stays, and the same belief is not considered again. NetStorm (VIII-B) takes
+    every new plan, also one that only noise of a measurement caused; ``-math.inf`` does so, too.
 
-    Rounds are predicted by :func:`anabranch.plan.predict`, not by the steady rate alone: plans for
-    the same network differ by their depth as often as by their bottleneck, and a gain of 2 % is of
-    the size of what filling the pipeline takes. It costs 1 ms at 9 sites and 9 trees, 40 ms at 200
-    sites and 10 trees, 0.8 s at 200 and 200. The steady rate, ten times cheaper, bounds a round
-    from below, and so spares the second prediction where a new plan cannot be better.
+    Rounds are predicted by :func:`anabranch.plan.predict`, not by the steady rate alone. Plans for
+    one network differ by their depth as often as by their bottleneck, and filling the pipeline
+    takes about as long as a gain of 2 % saves. A prediction costs 1 ms at 9 sites and 9 trees,
+    40 ms at 200 sites and 10 trees, 0.8 s at 200 and 200. The steady rate is ten times cheaper and
+    bounds a round from below. It spares the second prediction where a new plan cannot be better.
 
     Args:
         plan: the plan in force.
@@ -120,7 +119,7 @@ class Policy:
         return self._made_for
 
     def go_on(self, plan: Plan, planner: Planner) -> Policy:
-        """Return what decides from now on, where another plan had to be taken."""
+        """Return the policy from now on, after a loss made another plan necessary."""
         return Policy(
             plan,
             self._considered,
@@ -130,7 +129,7 @@ class Policy:
         )
 
     def consider(self, belief: Overlay, size_bytes: float, chunk_bytes: float) -> Replan | None:
-        """Return a better plan, which is in force from now on, or None where there is none.
+        """Return a better plan, which is in force from now on; None if there is none.
 
         Args:
             belief: the network as believed now, with the sites and links it always had.
@@ -166,10 +165,9 @@ class Policy:
 
 
 def changes(was: Overlay, now: Overlay, update_rate: float) -> tuple[LinkChange, ...]:
-    """Return the links whose goodput changed by more than a share of what it was.
+    """Return the links whose goodput changed by more than a share of its former value.
 
-    Those that changed most in ratio come first. Links that only one of the overlays has are not
-    looked at.
+    The largest ratio comes first. Links that only one of the overlays has are left out.
     """
     found = []
     for link in now:
@@ -187,14 +185,14 @@ def changes(was: Overlay, now: Overlay, update_rate: float) -> tuple[LinkChange,
 
 
 def _why(belief: Overlay, changed: tuple[LinkChange, ...], before_s: float, after_s: float) -> str:
-    """Say it in words: ``dc3->dc4 fell from 127 to 22 Mbit/s; a round should take ...``."""
+    """Return the reason: ``dc3->dc4 fell from 127 to 22 Mbit/s; a round should take ...``."""
     parts = named_changes(belief, changed)
     parts.append(f"a round should take {after_s:.3g} s instead of {before_s:.3g} s")
     return "; ".join(parts)
 
 
 def named_changes(belief: Overlay, changed: tuple[LinkChange, ...]) -> list[str]:
-    """Return what changed in words, those that come first by name; no assumed rate is a number."""
+    """Return the changes in words, the first ones by name; an assumed rate is no number."""
     known = [change for change in changed if change.now != "assumed"]
     parts = [_named_change(belief, change) for change in known[:_NAMED]]
     if more := len(known) - len(parts):
@@ -212,7 +210,7 @@ def _named_change(belief: Overlay, change: LinkChange) -> str:
 
 
 def event_of(replan: Replan, at_s: float) -> events.PlanIssued:
-    """Return what the log says of a new plan."""
+    """Return the log's event for a new plan."""
     return events.PlanIssued(
         at_s=at_s,
         version=replan.plan.version,

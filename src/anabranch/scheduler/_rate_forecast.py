@@ -1,12 +1,14 @@
-"""How long what was measured holds: how much of it to believe for the length of a round. Pure.
+"""How much of a measured rate to expect for the length of a round. Pure.
 
-A plan made for the rates of this moment is used for a round, and the rates may be others by then.
-The more exactly a plan fits rates that do not last, the worse it does: it gives nearly all to links
-that are no longer fast. The best guess of a rate some time ahead, from its deviation from the
-typical rate now, is a part of that deviation: as much as is usually still there (linear regression
-of the later deviation on the earlier, on a scale of ratios; its slope is the autocorrelation where
-the spread does not change). It is learnt from the measurements themselves, over all links together.
-A steady network, however uneven, keeps all of its deviations, and is believed as measured.
+A plan made for the rates of this moment is used for a round, and the rates may change during it.
+The more exactly a plan fits rates that do not last, the worse it does: it gives nearly all data to
+links that are no longer fast.
+
+A link's *deviation* is the ratio of its rate to the typical one, as a logarithm. The best guess of
+a later deviation is a part of the present one: the part that usually lasts so long. It is the slope
+of a linear regression of later deviations on earlier ones, over all links together. (If the spread
+does not change, the slope is the autocorrelation.) A steady network, however uneven, keeps all of
+its deviations, and is expected as measured.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ import numpy.typing as npt
 
 _Floats = npt.NDArray[np.float64]
 
-_REMEMBERED = 64
+_REMEMBERED = 64  # looks
 
 
 class RateForecast:
     """Learns from looks at the measured rates, taken at about even distances.
 
     Args:
-        links: how many there are; a look numbers them from 0.
+        links: the number of links; looks number them from 0.
 
     >>> steady = RateForecast(links=2)
     >>> for second in range(5):
@@ -41,11 +43,11 @@ class RateForecast:
         self._looks: deque[tuple[float, _Floats]] = deque(maxlen=_REMEMBERED)
 
     def look(self, rates_bps: Mapping[int, float], now_s: float) -> None:
-        """Take note of what links were just measured to carry; others are left out.
+        """Add a look at the rates of recently measured links.
 
         Args:
-            rates_bps: by link, > 0.
-            now_s: when, later than the last look.
+            rates_bps: by measured link, > 0.
+            now_s: the time, later than that of the last look.
         """
         logs = np.full(self._links, np.nan)
         for link, rate_bps in rates_bps.items():
@@ -53,10 +55,9 @@ class RateForecast:
         self._looks.append((now_s, logs))
 
     def kept(self, ahead_s: float) -> float:
-        """Return the part of a deviation that is still there after ``ahead_s``, in [0, 1].
+        """Return the part of a deviation that lasts for ``ahead_s``, in [0, 1]; 1.0 if unknown.
 
-        1.0 while nothing is known. Looks that are farther apart than asked for are taken to lose
-        as much in each stretch of time.
+        If looks are farther apart than ``ahead_s``, the loss is taken to be even over time.
         """
         if len(self._looks) < 2 or ahead_s <= 0:
             return 1.0
@@ -69,7 +70,7 @@ class RateForecast:
         spread = float((before[both] ** 2).sum())
         if spread == 0.0:
             return 1.0
-        # As if each link had once been seen to keep all: with little seen, little is concluded.
+        # A prior, as if each link had once kept all of its deviation: few looks then change little.
         prior = self._links * spread / int(both.sum())
         slope = (float((before[both] * after[both]).sum()) + prior) / (spread + prior)
         held = min(max(slope, 0.0), 1.0)

@@ -19,22 +19,22 @@ def shares(
     elements: int,
     version: int,
 ) -> list[tuple[int, Ranges, Plan]]:
-    """Return which holder sends which elements to a receiver, and which way.
+    """Return which holder of a state sends which elements to a receiver, and which way.
 
-    Each holder with links to and from the receiver sends over its own, in proportion to its rate,
-    so that all end at once: the receiver's links are full. Where none has, the one that reaches it
-    fastest sends all of it over others.
+    Each holder with links to and from the receiver sends over its own, in proportion to its rate.
+    So all end at once, and keep the receiver's links full. If no holder has such links, the one
+    that reaches the receiver fastest sends everything over other sites.
 
     Args:
-        overlay: the whole network, as it is believed to be.
-        lost, cut: sites and links, as (source, target), that nothing goes over.
-        holders: sites that have all of it.
-        receiver: who gets it.
-        elements: how many.
+        overlay: the whole network, as believed.
+        lost, cut: sites, and links as (source, target), that carry nothing.
+        holders: sites that have the whole state.
+        receiver: the site that gets it.
+        elements: of the state.
         version: of the plans.
 
     Returns:
-        The holder, its elements and a plan of these two alone; empty where no holder reaches it.
+        The holder, its elements and a plan of the two alone; empty if no holder reaches it.
 
     >>> from anabranch.overlay import Link, Site
     >>> links = (Link(0, 2, 1e6), Link(1, 2, 3e6), Link(2, 0, 1e6), Link(2, 1, 1e6))
@@ -67,14 +67,14 @@ def shares(
 
 
 def _is_usable(overlay: Overlay, link: Link, lost: set[int], cut: set[tuple[int, int]]) -> bool:
-    """Return whether something goes over a link, and back."""
+    """Return whether a link and the link back carry data."""
     ends = link.source, link.target
     back = overlay.link(link.target, link.source)
     return back is not None and not {*ends} & lost and not {ends, ends[::-1]} & cut
 
 
 def _way(size: int, path: tuple[int, ...], version: int) -> Plan:
-    """Return a plan in which the first site of a path is the root, and the last its child."""
+    """Return a plan in which the first site of a path is the root, and the last site its child."""
     parents = [ABSENT] * size
     parents[path[0]], parents[path[-1]] = NO_PARENT, path[0]
     routes = {}
@@ -85,9 +85,9 @@ def _way(size: int, path: tuple[int, ...], version: int) -> Plan:
 
 
 def _fastest(usable: Sequence[Link], sources: set[int], receiver: int) -> tuple[int, ...] | None:
-    """Return the path over which a large buffer comes soonest from any of some sites."""
+    """Return the path over which a large buffer arrives soonest from any of some sites."""
     done: set[int] = set()
-    # By the seconds a bit takes at the slowest link, then by how many links there are.
+    # Ordered by the seconds of a bit on the slowest link, then by the number of links.
     waiting: list[tuple[float, int, tuple[int, ...]]] = [(0.0, 0, (receiver,))]
     while waiting:
         slowest_s, hops, path = heapq.heappop(waiting)

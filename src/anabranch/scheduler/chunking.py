@@ -1,8 +1,8 @@
-"""How finely a buffer is cut. Pure.
+"""How finely a buffer is cut into chunks. Pure.
 
-A chunk's way through its tree is what an exchange waits for at its beginning and end, so deep trees
-want small chunks. But each chunk costs every site on its way a message in and out, however small it
-is, so a site that moves much wants large ones.
+An exchange waits at its beginning and end for a chunk's way through its tree, so deep trees want
+small chunks. But each chunk costs every site on its way a message in and out, whatever its size. So
+a site that moves much data wants large chunks.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from anabranch.plan import Plan, filling_elements, link_load, steady_rate_bps
 
 MOST_ELEMENTS = 1 << 20
 MESSAGE_S = 100e-6
-"""What it costs a site to receive a chunk and send it on, whatever its size, seconds of a core:
+"""The cost for a site to receive a chunk and send it on, whatever its size, seconds of a core.
 ``benchmarks/message_cost.py`` measured 96 to 100 us where 25 sites share two cores, and 130 to 139
-where nine do. No run measures it itself, so that one that is repeated has the same chunks."""
-_HANDLING_SHARE = 0.25  # of a core that a site may spend on messages as such
+where nine do. A constant, so that reruns cut the same chunks."""
+_HANDLING_SHARE = 0.25  # of a core that a site may spend on handling messages
 _LEAST_A_TREE = 8  # chunks
 _ELEMENT_BITS = 32.0
-_LARGE_ELEMENTS = 1 << 26  # taken for a buffer whose size is not known yet
+_LARGE_ELEMENTS = 1 << 26  # assumed for a buffer of unknown size
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class ChunkRule:
 
     Args:
         deep: whether the trees are many and deep.
-        elements: the most elements of every chunk; None for what fits the buffer and its plan.
-        least_elements: the fewest that this then is.
+        elements: the most elements of every chunk; None to fit the buffer and its plan.
+        least_elements: a lower bound if ``elements`` is None.
         cores: see ``chunk_elements``.
-        served: whether a model is served, whose chunks stay the same whatever plans follow.
+        served: whether a model is served; its chunks stay the same under later plans.
     """
 
     deep: bool
@@ -43,10 +43,10 @@ class ChunkRule:
     served: bool = False
 
     def before_plan(self, elements: int | None) -> int:
-        """Return the most elements of a chunk that a plan is made for, and of a served model.
+        """Return the most elements of a chunk before there is a plan, and of a served model.
 
         Args:
-            elements: of the buffer; None where that is not known.
+            elements: of the buffer; None if that is not known.
         """
         known = _LARGE_ELEMENTS if elements is None else elements
         filling = filling_elements(known, self.deep)
@@ -56,7 +56,7 @@ class ChunkRule:
         """Return the most elements of a chunk under a plan.
 
         Args:
-            plan, overlay: which links carry how much.
+            plan, overlay: the trees, and the links that carry them.
             elements: of the buffer.
         """
         if self.elements is not None or self.served:
@@ -70,19 +70,19 @@ def chunk_elements(
 ) -> int:
     """Return the most elements of a chunk.
 
-    As small as lets the trees fill quickly, and not so small that the busiest site spends more than
-    a quarter of a core on messages as such, or all of them together a quarter of the cores they
-    share; but a few chunks for each tree in any case.
+    Chunks are small, so that trees fill quickly. They are large enough that the busiest site spends
+    at most a quarter of a core on handling messages, and all sites together a quarter of the cores
+    they share. In any case each tree has a few chunks.
 
     Args:
         elements: of the buffer.
-        plan, overlay: which links carry how much of it.
+        plan, overlay: the trees, and the links that carry them.
         deep: whether the plan's trees are many and deep.
-        cores: how many processor cores the sites share; infinite where each has its own.
+        cores: the processor cores that the sites share; infinite if each site has its own.
     """
     if len(plan.members) == 1:
-        return filling_elements(elements, deep)  # nothing is moved
-    moved = [0.0] * overlay.size  # buffers in and out, by site
+        return filling_elements(elements, deep)  # a lone member sends nothing
+    moved = [0.0] * overlay.size  # by site, the buffers that it receives and sends
     for (source, target), buffers in link_load(plan).items():
         moved[source] += buffers
         moved[target] += buffers

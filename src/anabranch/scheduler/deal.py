@@ -1,4 +1,4 @@
-"""How chunks are dealt to the trees of a plan: values as scenario files spell them. Pure."""
+"""How chunks are dealt to the trees of a plan: parameters, as scenario files spell them. Pure."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class ByShare(Table, frozen=True, kw_only=True, tag_field="kind", tag="by-share"
 
 
 class Adaptive(Table, frozen=True, kw_only=True, tag_field="kind", tag="adaptive"):
-    """Give the next chunk to the tree that ended one, while the round goes on.
+    """Give the next chunk to the tree that ended one, during the round.
 
     Args:
-        window: how many chunks may be under way; None for what the plan needs.
+        window: the most chunks under way; None for what the plan needs.
     """
 
     window: Positive | None = None
@@ -31,7 +31,7 @@ class Adaptive(Table, frozen=True, kw_only=True, tag_field="kind", tag="adaptive
         """Return how the scheduler dispatches chunks.
 
         Args:
-            believed: returns what is believed of the network now.
+            believed: returns the network as believed now.
             round_trip_s: between a site and the scheduler.
         """
 
@@ -49,10 +49,10 @@ AnyDeal = ByShare | Adaptive
 
 
 def adaptive_of(deal: AnyDeal | None, deep: bool) -> Adaptive | None:
-    """Return how chunks are dispatched during an exchange; None where all are dealt before it.
+    """Return how chunks are dispatched during an exchange; None if all are dealt before it.
 
     Args:
-        deal: what was asked for; None for what suits the trees.
+        deal: the deal of the scenario; None for the one that suits the trees.
         deep: whether the trees are many and deep.
     """
     if deal is None:

@@ -1,4 +1,4 @@
-"""What follows from a pace: steps of the model, who may go on, and what the log says of it."""
+"""Decisions of a served model's books: steps of the model, permissions, and their log events."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from anabranch.pace import Update
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """A worker may go on: pull the model as it is after this step, and compute.
+    """A worker may compute an update.
 
     Args:
-        worker: who.
-        update: which of its updates it is to compute, from 1.
+        worker: the worker.
+        update: the number of the update, from 1.
         samples: of its batch.
-        pulls: whether the model comes for it; otherwise it computes on what it has.
-        client: for which client it computes, where it stands for many; None for itself.
+        pulls: whether it first pulls the model of after this step; otherwise it computes on the
+            model that it has.
+        client: the client for which it computes; None if it stands for itself.
         looks: whether it evaluates the model that it pulls.
     """
 
@@ -34,10 +35,10 @@ class Merged:
     """An update that becomes part of the model.
 
     Args:
-        update: which.
-        version: of the model since; steps that change it are counted from 1.
+        update: the update.
+        version: of the model from then on; steps are counted from 1.
         missed: how many updates of other groups it missed.
-        factor: what its step is multiplied by; None where no rule weighs updates.
+        factor: of its step; None if no rule weighs updates.
     """
 
     update: Update
@@ -48,26 +49,25 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A step of the model and what follows from it.
+    """A step of the model, or another event, and what follows from it.
 
     Args:
-        applied: updates that become part of the model, in this order, with what each had missed.
-        discarded: updates that never will.
-        permissions: who may go on.
+        applied: updates that become part of the model, in this order.
+        discarded: updates that never become part of it.
+        permissions: for workers that may proceed.
         version: of the model from then on.
-        finished: workers that have computed all they were to, and the last of whose updates is
-            settled.
-        came: the update that is all here now, and has its worker wait; where updates are added up
-            it may come again, if a loss voids it.
-        squared_norm: of what came, if the servers told.
-        abandoned: for each worker that is to compute and push nothing before it goes on anew, the
-            last of its updates that are given up.
-        is_broken: whether the way is broken over which the models for these would come.
-        share: how far the step goes to the mean of its updates; None for their weights' part.
-        barred: outliers, that take no part from now on: clients, or workers that stand for
-            themselves.
-        readmitted: those that were barred, and take part again.
-        uncounted: workers whose last model counts no more where the model is the mean of all.
+        finished: workers that have made all their updates, the last of which is settled.
+        came: the update that is complete now. If updates are added up and a loss voids their sum,
+            it may come again.
+        squared_norm: of ``came``, if the servers told it.
+        abandoned: for each worker that abandons updates, the last one of these. It computes and
+            pushes nothing until its next permission.
+        is_broken: whether the way to the abandoning workers is broken, so that no model comes.
+        share: how far the step goes towards the mean of its updates; None for the part that their
+            weights have in all.
+        barred: outliers that are barred now: clients, or workers that stand for themselves.
+        readmitted: clients or workers that are readmitted now.
+        uncounted: workers whose last model no longer counts, if the model is the mean of all.
     """
 
     applied: tuple[Merged, ...]
@@ -86,7 +86,7 @@ class Decision:
 
 
 def events_of(decision: Decision, at_s: float) -> list[events.Event]:
-    """Return what the log says of a decision."""
+    """Return the log's events for a decision."""
     came = [] if decision.came is None else [decision.came]
     return [
         *(

@@ -1,4 +1,4 @@
-"""Which sites the updates and models of a run with servers pass on their way. Pure."""
+"""The sites that updates and models pass between workers and servers. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from anabranch.scheduler.pacing import PaceBook
 
 
 def groups_of(plan: Plan, before: Plan) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Return a plan's groups, and the firsts of those that the one before has as well."""
+    """Return a plan's groups, and the leads of those that the plan before has, too."""
     versions = {group.plan.version for group in before.groups}
     kept = [group.workers[0] for group in plan.groups if group.plan.version in versions]
     return [group.workers for group in plan.groups], kept
 
 
 def led_through(plan: Plan, pacing: PaceBook, site: int) -> tuple[int, ...]:
-    """Return the firsts of a plan's groups whose updates or model pass a site on their way."""
+    """Return the leads of a plan's groups whose updates or model pass a site on their way."""
     return tuple(
         group.workers[0]
         for group in plan.groups
@@ -27,21 +27,21 @@ def led_through(plan: Plan, pacing: PaceBook, site: int) -> tuple[int, ...]:
 
 
 def needed(plan: Plan, workers: Collection[int]) -> set[int]:
-    """Return the sites that what some workers of a group say may pass, or what is said to them.
+    """Return the sites that data from or to some workers of a group may pass.
 
-    Relays of auxiliary paths are: what is at one when it dies is not sent again.
+    Relays of auxiliary paths are among them: data that a lost relay held is not sent again.
     """
     return plans.in_between(plan, workers) | plan.auxiliary_relays
 
 
 def lost_between(plan: Plan, worker: int, lost: Collection[int]) -> frozenset[int]:
-    """Return the lost sites that a worker's group needs between it and the servers."""
+    """Return the lost sites that lie between a worker and the servers in its group's plan."""
     ways = (group.plan for group in plan.groups if worker in group.workers)
     return frozenset(site for way in ways for site in needed(way, [worker]) & {*lost} - {worker})
 
 
 def dispensable(plan: Plan, pacing: PaceBook) -> set[int]:
-    """Return the sites whose death leaves the others a way to every server and back."""
+    """Return the sites without which the others still have a way to every server and back."""
     if plan.groups:
         return {site for site in range(plan.size) if not led_through(plan, pacing, site)}
     if pacing.standing.adds_up:

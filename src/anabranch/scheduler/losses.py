@@ -1,4 +1,4 @@
-"""What a group has lost for good or for now, and plans for what is left. Pure."""
+"""The sites and links that a run continues without, and plans for the rest. Pure."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from anabranch.overlay import Overlay, OverlayError
 from anabranch.plan import Packed, Plan, PlanError, remainder
 
 Planner = Callable[[Overlay, int, Plan | None], Plan]
-"""Plans for what is left: called with its overlay, the plan's version, and the plan before, None
-where that was another network's."""
+"""Plans for the rest of a network. Called with its overlay, the plan's version, and the plan before
+or None, if that was for another network."""
 
 Paths = Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]
 
 
 def or_packed(planner: Planner, elements: int | None = None) -> Planner:
-    """Return a planner that falls back to packed trees where another one's hub is lost.
+    """Return a planner that uses packed trees where another planner finds no plan.
+
+    A planner with a fixed hub or root finds none once that site is lost. The plan's label says so.
 
     Args:
-        planner: the other one.
-        elements: of the buffer; None where that is not known.
+        planner: the other planner.
+        elements: of the buffer; None if that is not known.
     """
 
     def plan(overlay: Overlay, version: int, previous: Plan | None) -> Plan:
@@ -36,12 +38,12 @@ def or_packed(planner: Planner, elements: int | None = None) -> Planner:
 
 @dataclass(frozen=True, slots=True)
 class Repairs:
-    """How all-reduces go on without what is lost.
+    """How all-reduces continue after a loss.
 
     Args:
-        planner: plans for what is left.
-        least_sites: with fewer than these the run ends.
-        begin_with: how many sites it begins with; None for all. Others may join later.
+        planner: plans for the rest of the network.
+        least_sites: the run ends with fewer sites.
+        begin_with: the number of sites to begin with; None for all. Others may join later.
         retries: whether an exchange is begun again among those left; else what has come of its
             result counts.
     """
@@ -54,12 +56,12 @@ class Repairs:
 
 @dataclass(frozen=True)
 class Losses:
-    """Sites and links of an overlay that a group goes on without.
+    """Sites and links of an overlay that a run continues without.
 
     Args:
-        lost: sites that take no part any more.
+        lost: sites that are no members and relay nothing.
         cut: links that nothing crosses, as (source, target).
-        relays: sites that have left, and without which others would not reach one another.
+        relays: sites that have left, and without which members would not reach one another.
     """
 
     lost: frozenset[int] = frozenset()
@@ -73,16 +75,16 @@ class Losses:
         links: Collection[tuple[int, int]] = (),
         departed: Collection[int] = (),
     ) -> Losses:
-        """Return these losses and further ones, and what follows from them.
+        """Return these losses with further ones, and with the sites out of reach because of them.
 
         Args:
             overlay: the whole network.
             sites: that are lost.
             links: that are cut.
-            departed: sites that have left, and relay if they have to.
+            departed: sites that have left, and relay if members need them to.
 
         Returns:
-            Losses whose ``lost`` has the sites that the largest part does not reach any more, too.
+            Losses whose ``lost`` includes the sites that the largest part does not reach.
 
         >>> from anabranch.overlay import Link, Site
         >>> links = [Link(a, b, 1e6) for a, b in [(0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2)]]
@@ -115,8 +117,8 @@ class Losses:
 
         Args:
             overlay: the whole network.
-            sites: that are there again.
-            links: that are cut nevertheless.
+            sites: that are back.
+            links: that are still cut.
 
         >>> from anabranch.overlay import Link, Site
         >>> links = [Link(a, b, 1e6) for a, b in [(0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2)]]
@@ -133,7 +135,7 @@ class Losses:
         return Losses(everyone - reached, cut, self.relays & reached).further(overlay)
 
     def members(self, size: int) -> frozenset[int]:
-        """Return the sites that exchange, of an overlay of this size."""
+        """Return the members, of an overlay with so many sites."""
         return frozenset(range(size)) - self.lost - self.relays
 
     def plan(
@@ -142,10 +144,10 @@ class Losses:
         """Return a plan among the members.
 
         Args:
-            overlay: the whole network, as it is believed to be.
-            version: the plan's.
+            overlay: the whole network, as believed.
+            version: of the plan.
             planner: see :data:`Planner`.
-            previous: a plan of the same losses; None where there is none.
+            previous: a plan for the same losses; None if there is none.
         """
         rest = remainder(overlay, self.lost, self.cut)
         before = None if previous is None else rest.narrow(previous)
@@ -155,14 +157,16 @@ class Losses:
     def plan_beside(
         self, overlay: Overlay, version: int, planner: Planner, followers: Collection[int]
     ) -> Plan | None:
-        """Return a plan among the members but some, to which these are added as leaves.
+        """Return a plan among the other members, with followers added as leaves.
+
+        A leaf relays nothing, so no sum waits for a follower that is behind.
 
         Args:
             overlay, version, planner: as for ``plan``.
-            followers: members that nothing is to wait for, as they contribute nothing.
+            followers: members that contribute nothing.
 
         Returns:
-            None where the others reach one another, or these, over them alone.
+            None if members reach one another, or a follower, only over a follower.
         """
         rest = self.further(overlay, sites=followers)
         followers = self.members(overlay.size) & {*followers}
@@ -180,7 +184,7 @@ class Losses:
     def search(
         self, overlay: Overlay, plan: Plan, search: Callable[[Overlay, Plan], Paths]
     ) -> Paths:
-        """Return a plan's auxiliary paths over what is left, as ``search`` finds them."""
+        """Return a plan's auxiliary paths over the rest of the network, found by ``search``."""
         rest = remainder(overlay, self.lost, self.cut)
         narrow = rest.narrow(replace(plan, auxiliary={}))
         return rest.widen(replace(narrow, auxiliary=search(rest.overlay, narrow))).auxiliary

@@ -1,4 +1,4 @@
-"""How a model is served: as scenario files spell it, and as a log keeps its pace. Pure."""
+"""How a model is served: parameters, as scenario files spell them and as logs keep them. Pure."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from anabranch.scheduler.pacing import PaceBook
 
 
 class Serve(Table, frozen=True, kw_only=True):
-    """Let the roots of the route's trees hold the model; workers push updates and pull it.
+    """The roots of the route's trees hold the model; workers push updates and pull it.
 
     Args:
         only: names of sites that compute nothing.
         ahead: whether a worker computes its next update while its last one and the model are on
-            their way: they then cost no time, but what it computes on is one update older.
-        mixes: what a step makes of what workers come to. With ``updates`` the model goes as far as
-            they went, from where it is; with ``models`` it goes towards the models that they came
-            to, and so back where they began on an old one (FL-R²SP's Algorithm 2, FedAsync); with
-            ``cache`` it is the mean of the last models of all workers (SAFA).
+            their way. The transfers then cost no time, but the model is one update older.
+        mixes: what a step does with workers' results. With ``updates`` it adds their changes to the
+            model. With ``models`` it moves the model towards theirs, so back towards an old one if
+            they began there (FL-R²SP's Algorithm 2, FedAsync). With ``cache`` the model is the mean
+            of the last models of all workers (SAFA).
     """
 
     only: tuple[str, ...] = ()
@@ -39,10 +39,10 @@ class Serve(Table, frozen=True, kw_only=True):
 
 
 def misfit(pace: AnyPace, merge: AnyMerge, serve: Serve, is_forest: bool) -> str | None:
-    """Return why servers cannot look at updates one by one as is asked; None where they can.
+    """Return why servers cannot handle updates one by one, if the answers need that; else None.
 
     Args:
-        pace, merge, serve: the answers.
+        pace, merge, serve: the answers of the scenario.
         is_forest: whether the route is a forest.
     """
     compares = filter_of(merge) is not None or isinstance(merge, Robust)
@@ -76,11 +76,11 @@ def misfit(pace: AnyPace, merge: AnyMerge, serve: Serve, is_forest: bool) -> str
 
 
 def forest_misfit(has_within: bool, serve: Serve, awareness: AnyAwareness | None) -> str | None:
-    """Return why a forest cannot be served as is asked; None where it can.
+    """Return why a forest cannot serve the model with these answers; None if it can.
 
     Args:
         has_within: whether its groups have trees of another planner.
-        serve, awareness: the answers.
+        serve, awareness: the answers of the scenario.
     """
     if serve.ahead:
         return (
@@ -102,10 +102,10 @@ def forest_misfit(has_within: bool, serve: Serve, awareness: AnyAwareness | None
 
 
 def groups_misfit(plan: Plan, workers: Collection[int], names: Sequence[str]) -> str | None:
-    """Return why the groups of a plan are not those of a served model; None where they are.
+    """Return why the groups of a plan do not fit a served model; None if they do.
 
     Args:
-        plan: which; it may have none.
+        plan: the plan; it may have no groups.
         workers: the sites that compute.
         names: of all sites, by index.
     """
@@ -124,7 +124,7 @@ def groups_misfit(plan: Plan, workers: Collection[int], names: Sequence[str]) ->
 
 
 def unfit_for_letters(merge: AnyMerge) -> str | None:
-    """Return why a rule cannot weigh the letters of sites that gossip; None where it can."""
+    """Return why a rule cannot weigh the letters of sites that gossip; None if it can."""
     if merge.asks_loss or merge.asks_norm:
         what = "weighs by losses or gradients"
     elif filter_of(merge) is not None or isinstance(merge, Robust):
@@ -143,11 +143,12 @@ class Paced(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         pace, load, merge, clients: see :class:`anabranch.scheduler.pacing.PaceBook`.
         batch_size: of the slowest worker.
-        workers: which sites compute.
-        updates: how many each worker makes; logs of older releases have it as their rounds.
+        workers: the sites that compute.
+        updates: the number of updates that each worker makes; None in logs of older releases, whose
+            rounds say it.
         ahead: whether a worker computes its next update while its last one is on its way.
         seed: of the registry of clients.
-        look_every_s: see there.
+        look_every_s: see :class:`anabranch.scheduler.pacing.PaceBook`.
     """
 
     pace: AnyPace
@@ -162,15 +163,15 @@ class Paced(msgspec.Struct, frozen=True, kw_only=True):
     look_every_s: float | None = None
 
     def encode(self) -> str:
-        """Return it as text, which ``decode`` reads."""
+        """Return the parameters as text, which ``decode`` reads."""
         return msgspec.json.encode(self).decode()
 
     def book(self, plan: Plan, rounds: int = 0) -> PaceBook:
-        """Return the books of a run, nothing in them.
+        """Return the empty books of a run.
 
         Args:
-            plan: its roots are the servers; its groups are those of the workers, if it has any.
-            rounds: how many updates each worker makes, where this does not say so.
+            plan: its roots are the servers, and its groups those of the workers, if it has any.
+            rounds: the number of updates that each worker makes, if ``updates`` is None.
         """
         return PaceBook(
             self.pace,
@@ -187,9 +188,9 @@ class Paced(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode(text: str) -> Paced:
-    """Return what a log keeps.
+    """Return the parameters that a log keeps.
 
     Raises:
-        ValueError: the text is no such thing.
+        ValueError: the text has no such parameters.
     """
     return msgspec.json.decode(text, type=Paced)

@@ -1,11 +1,17 @@
-"""Which forest a run should have, now that computing, the network or who is there is another. Pure.
+"""Which forest a run should have, now that compute times, the network or the sites changed. Pure.
 
-How long a site computes is the median of its latest updates. The forest counts as outdated when a
-compute time or a link has changed by more than ``update_rate`` since forests were last compared;
-then one is searched for what is believed now, and taken if its workers make ``least_gain`` more
-updates a second, and eq. 14 is no more: by eq. 14 alone, which counts waiting, a forest may be
-better that makes fewer. Forming trees takes at most a tenth of the time: a better one waits so
-long. A forest that leads through a site which is lost has to go in any case, and at once.
+- **Compute times.** A site's is the median of its latest updates.
+- **When forests are compared.** A forest counts as outdated if a compute time or a link has changed
+  by more than ``update_rate`` since forests were last compared.
+- **Which one is taken.** The forest found for the present belief is taken if its workers make
+  ``least_gain`` more updates a second and eq. 14 of HAAF does not grow. Eq. 14 counts waiting: by
+  it alone, a forest may be better that makes fewer updates.
+- **How often.** Forming groups stops their workers for a while. It takes at most a tenth of the
+  time: a better forest waits so long.
+- **Losses.** A forest that leads through a lost site is replaced at once, without comparison.
+
+``consider`` runs in a thread while the run goes on. ``_taken`` counts the changes that make its
+result outdated. ``accept`` refuses a result from before the last change.
 """
 
 from __future__ import annotations
@@ -20,32 +26,31 @@ from anabranch.overlay import Overlay
 from anabranch.plan import ForestProblem, ForestRoute, PathSearch, Plan
 from anabranch.scheduler._policy import Replan, changes, named_changes
 
-_LATEST = 5  # updates of a site that its compute time is the median of
-_ENOUGH = 3  # before it counts
+_LATEST = 5  # updates of a site, whose median is its compute time
+_ENOUGH = 3  # updates of a site before its median counts
 LEAST_CHANGE = 0.1
 LEAST_GAIN = 0.1
 _NAMED = 3  # sites that a reason names
-_TRAINS = 9.0  # times as long as trees took to form, before they are formed again
+_TRAINS = 9.0  # the time between two formings is at least this many times the time of the first
 
 
 class Reforming:
-    """Follows what a run's forest was formed for, and finds others.
+    """The forest of a run, what it was made for, and the search for others.
 
     Args:
-        route: how forests are found.
-        plan: the one that the run begins with.
+        route: finds forests.
+        plan: the first forest.
         believed: the network that it was made for.
-        compute_s: seconds that each worker takes for an update, by index, as long as no more is
-            known.
-        elements: of the model; None where that is not known before the run.
-        update_rate: how much a link or a compute time must have changed to count, relative.
+        compute_s: by worker, the assumed time for an update until it is measured, seconds.
+        elements: of the model; None if that is not known before the run.
+        update_rate: the least relative change of a link or a compute time that counts.
         least_gain: how many more updates a second another forest must make, relative.
         search: finds auxiliary paths.
-        keeps_finished: whether groups that have made all their updates stay beside the new ones, as
-            the last model is to come to them.
+        keeps_finished: whether groups that have made all their updates stay beside the new ones,
+            because they still get the final model.
 
     Attributes:
-        plan: the forest that the run has, or is about to have.
+        plan: the forest of the run, or the one to be formed next.
         made_for: the network that it was made for.
     """
 
@@ -76,56 +81,58 @@ class Reforming:
         self._lost: frozenset[int] = frozenset()
         self._finished: set[int] = set()
         self._not_before_s = 0.0
-        self._taken = self._found_after = 0  # forests that the run had before this one
+        # The number of changes so far that make a search's result outdated, and its value as the
+        # last search began.
+        self._taken = self._found_after = 0
         self._top = max(plan.version, *(group.plan.version for group in plan.groups))
 
     def begin(self, elements: int) -> None:
-        """Take note of how large the model is, unless that was known before."""
+        """Note the size of the model, unless it was known before."""
         self._elements = self._elements or elements
 
     def computed(self, site: int, seconds: float) -> None:
-        """Take note of how long a worker computed an update."""
+        """Note how long a worker computed an update."""
         latest = self._latest[site]
         latest.append(seconds)
-        if len(latest) >= _ENOUGH:  # anew, as a search may go on with what was known
+        if len(latest) >= _ENOUGH:  # a new dict, since a search in a thread may use the old one
             self._compute_s = {**self._compute_s, site: median(latest)}
 
     def missing(self, lost: Collection[int]) -> None:
-        """Take note of which sites are not there now: what was found with others does not count."""
+        """Set the lost sites; a forest that was searched for with others is refused."""
         self._lost = frozenset(lost)
         self._taken += 1
 
     def finished(self, workers: Collection[int]) -> None:
-        """Take note that workers have nothing left to do; they may still relay."""
+        """Note that workers have made all their updates; they may still relay."""
         if workers:
             self._finished.update(workers)
-            self._taken += 1  # what was found with them does not count
+            self._taken += 1  # a forest that was searched for with them is refused
 
     def _training(self, lost: Collection[int] | None = None) -> set[int]:
         return self._compute_s.keys() - {*(self._lost if lost is None else lost)} - self._finished
 
     def anyone_trains(self, lost: Collection[int]) -> bool:
-        """Return whether a worker that is not lost has anything left to do."""
+        """Return whether a worker that is not lost has updates to make."""
         return bool(self._training(lost))
 
     def can_lose(self, lost: Collection[int]) -> bool:
-        """Return whether the workers that are left still reach the server without some sites."""
+        """Return whether the other workers reach the server without some sites."""
         if self._server in lost:
             return False
         rest = plans.remainder(self._belief, lost, around=self._server)
         return self._training(lost) <= {*rest.sites}
 
     def is_out_of_reach(self, worker: int, lost: Collection[int]) -> bool:
-        """Return whether a worker that is back does not reach the server without some sites."""
+        """Return whether a worker that is back needs lost sites to reach the server."""
         rest = plans.remainder(self._belief, lost, around=self._server)
         return worker in self._compute_s and worker not in rest.sites
 
     def without(self, lost: Collection[int], why: str) -> Replan:
-        """Return the forest of the sites that are left, which is the run's from now on.
+        """Return a forest without lost sites, which is the run's from now on.
 
         Args:
-            lost: sites that are not there.
-            why: in words.
+            lost: the lost sites.
+            why: the reason in words.
         """
         self._lost = frozenset(lost)
         found = self._search(self._belief, self._compute_s)
@@ -133,9 +140,9 @@ class Reforming:
         return Replan(found, why, (), None, None)
 
     def consider(self, belief: Overlay, size_bytes: float, chunk_bytes: float) -> Replan | None:
-        """Return a better forest for what is believed now; None where there is none.
+        """Return a better forest for the present belief; None if there is none.
 
-        It is the run's once ``accept`` is called.
+        It becomes the run's with ``accept``.
 
         Args:
             belief: the network as believed now.
@@ -155,7 +162,7 @@ class Reforming:
         problem = self._problem(belief, compute_s)
         before = plans.forest_costs(problem, self.plan)
         if not before.updates_per_s:
-            return None  # those that train are in no tree yet, and are about to be
+            return None  # the training workers are in no tree yet: groups are being formed
         found = self._search(belief, compute_s)
         after = plans.forest_costs(problem, found)
         enough_per_s = (1 + self._least_gain) * before.updates_per_s
@@ -174,12 +181,15 @@ class Reforming:
         return Replan(found, "; ".join(reasons), changed, before.objective_s, after.objective_s)
 
     def accept(self, replan: Replan, is_free: bool, now_s: float) -> bool:
-        """Let a forest that was found be the run's, unless that has another one since.
+        """Make a found forest the run's; return whether it is.
+
+        It is refused while groups are being formed, soon after that, or if the run has changed
+        since the search began. The next look then searches again.
 
         Args:
-            replan: as ``consider`` returned it.
-            is_free: whether the run can take one now; else it is looked for again.
-            now_s: the time; also if the last one was formed lately.
+            replan: what ``consider`` returned.
+            is_free: whether no groups are being formed.
+            now_s: the time.
         """
         is_free &= now_s >= self._not_before_s
         if not is_free or self._found_after != self._taken:
@@ -189,7 +199,7 @@ class Reforming:
         return True
 
     def formed(self, began_s: float, now_s: float) -> None:
-        """Take note of how long it took from taking a forest until its trees went on."""
+        """Note the time from the choice of a forest until its groups began."""
         self._not_before_s = now_s + _TRAINS * (now_s - began_s)
 
     def _take(self, plan: Plan) -> None:
@@ -202,8 +212,8 @@ class Reforming:
         return self._route.problem(belief, self._server, left, self._elements)
 
     def _search(self, belief: Overlay, compute_s: Mapping[int, float]) -> Plan:
-        """Return the forest of the sites that are left; groups that stay keep their plans."""
-        lost = self._lost  # another thread may take note of more meanwhile
+        """Return a forest without lost sites; groups that stay keep their plans."""
+        lost = self._lost  # read once: another thread may replace it meanwhile
         rest = plans.remainder(belief, lost, around=self._server)
         place = {site: index for index, site in enumerate(rest.sites)}
         left = {place[site]: compute_s[site] for site in sorted(self._training(lost))}

@@ -1,4 +1,4 @@
-"""What people and machines see of a run while it goes on: lines of progress, and metrics."""
+"""What people and monitors see of a run: lines of progress, waits, and metrics."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from anabranch.net.network import Address
 from anabranch.scheduler.server import Scheduler
 
 PATH = "/metrics"
-"""Where the page of metrics is."""
+"""The path of the page of metrics."""
 
 PROGRESS_S = 10.0
-"""How often a scheduler says how far its run is, if not asked otherwise."""
+"""The default interval between lines of progress, seconds."""
 
-_LOOK_S = 0.5  # between looks at what the sites wait for
+_LOOK_S = 0.5  # interval between looks at waits
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,9 @@ class Watching:
     """How a run is watched.
 
     Args:
-        progress_s: how often to say how far it is, seconds; None never.
-        metrics: where Prometheus finds metrics, as all that reach it may; None nowhere.
+        progress_s: the interval between lines of progress, seconds; None for no lines.
+        metrics: the address of the metrics page, for Prometheus and any other process that reaches
+            it; None for no page.
     """
 
     progress_s: float | None = None
@@ -43,15 +44,15 @@ UNWATCHED = Watching()
 async def watched(
     scheduler: Scheduler, console: Console, watching: Watching
 ) -> AsyncIterator[None]:
-    """Watch a run while the block goes on.
+    """Watch a run until the block ends.
 
     Args:
-        scheduler: whose run.
-        console: where to say how far it is.
-        watching: how.
+        scheduler: of the run.
+        console: prints the lines.
+        watching: what to show.
 
     Raises:
-        LinkError: the address for metrics cannot be had.
+        LinkError: the address for metrics is not available.
     """
     async with AsyncExitStack() as stack:
         if watching.metrics is not None:
@@ -82,7 +83,7 @@ async def _say_progress(scheduler: Scheduler, console: Console, every_s: float) 
     while True:
         await asyncio.sleep(every_s)
         now, now_s = scheduler.status(), loop.time()
-        # Until the run began there was nothing to be done.
+        # The time before the run began does not count as time without progress.
         if console.progress(before, now, min(now_s - said_s, now.running_s or math.inf)):
             before, said_s = now, now_s
 
