@@ -1,8 +1,31 @@
-"""A model that gossips: between steps of a user's own loop it mixes with those of neighbours.
+"""A model that gossips: between the steps of a user's loop it mixes with those of neighbours.
 
-Letters are sent and used in the group's thread, where no step of the user's may change the model
-meanwhile. So the model is there a second time, as one flat array: each step of the gossip reads
-into it what the user's step has made, mixes, and writes it back.
+Theory of operation
+-------------------
+
+The model exists twice: the user's parameters, and ``_model``, one flat array of the loop's thread::
+
+    the user's thread                          the loop's thread
+    -----------------                          -----------------
+    optimizer.step()                           chunks of letters come into buffers of their own
+    step():  parameters -> _model
+             run(_mix)             -------->   steps told to neighbours; letters mixed into _model;
+                                               _model sent if due; wait by ``most_ahead``
+             _model -> parameters  <--------
+    finish(): the same, and then the weighted mean of all models by an exchange
+
+The states are *gossiping*, from the constructor on; *stopped*, once a step hears that a stop rule
+ends the run (``step`` returns False); and *finished*, once all models are their mean. Only then may
+the group make other calls. ``group/gossip.py`` has the order of one site's steps.
+
+What must never happen:
+
+- *A letter and a user's step change the model at once.* The loop's thread mixes only while the
+  user's thread waits in ``step`` or ``finish``; the user's step changes only the parameters.
+- *The mixed model is lost.* ``step`` writes it back even if it fails, so both copies agree.
+- *NaN reaches a neighbour.* Each read checks the parameters, unless ``on_nan`` allows it.
+- *A letter comes to a site that has not begun.* The constructor ends with a gathering of all sites.
+- *Buffers are mixed.* A late letter could make a variance negative, so ``finish`` averages them.
 """
 
 from __future__ import annotations
@@ -37,9 +60,9 @@ class Calls:
 
     Args:
         run: makes a call in the group's loop, to its end.
-        start: lets this site take part, which gossips as it is given.
+        start: starts this site, which gossips as the argument says.
         exchange: exchanges a buffer, given its terms and weight; in the loop.
-        ended: takes note of the last exchange that a call has waited for.
+        ended: records the last exchange that a call has waited for.
         refuses_nan: returns whether NaN and infinities in the model are an error.
     """
 
@@ -91,7 +114,7 @@ class ModelGossip:
         self._buffers = Buffers(self._find_buffers)
 
     async def _begin(self, gossips: Gossips, period: AnyPeriod, beside: list[Any]) -> GossipRun:
-        """Start, let all begin with the first member's model, and wait until they do."""
+        """Start, copy the first member's model to all sites, and wait until all have it."""
         site, calls = self._site, self._calls
         await calls.start(gossips)
         moved = Moved([*self._tensors.given, *beside, *self._find_buffers()])
@@ -108,7 +131,7 @@ class ModelGossip:
 
     @property
     def steps(self) -> int:
-        """How many steps this site has told of."""
+        """How many calls of :meth:`step` this site has made."""
         return self._run.local.steps
 
     @property
@@ -118,7 +141,7 @@ class ModelGossip:
 
     @property
     def has_stopped(self) -> bool:
-        """Whether a stop rule has ended the steps, as the latest :meth:`step` has told."""
+        """Whether a stop rule ended the run, as the latest :meth:`step` returned."""
         return self._run.has_stopped
 
     @property
@@ -127,7 +150,7 @@ class ModelGossip:
         return self._run.is_finished
 
     def step(self) -> bool:
-        """Mix the model with what has come, and send it if it is time; after ``optimizer.step()``.
+        """Mix the model with letters that came, and send it if due; after ``optimizer.step()``.
 
         It waits while this site is as far ahead of another as ``most_ahead`` allows.
 
@@ -197,11 +220,11 @@ class ModelGossip:
         return done
 
     def _read(self) -> None:
-        """Read what the user's steps have made of the model.
+        """Copy the parameters into the flat model.
 
         Raises:
-            ValueError: a parameter has other memory than before, or NaN or an infinity that others
-                would get: not by letters alone, but also by answers to theirs.
+            ValueError: a parameter has other memory than before; or it has NaN or an infinity,
+                which others would get by letters, and by answers to theirs.
         """
         tensors = self._tensors
         tensors.refresh()
@@ -219,10 +242,10 @@ class ModelGossip:
 
 
 def _period_of(every: Any) -> AnyPeriod:
-    """Return the period that a user means.
+    """Return the period of a user's argument.
 
     Raises:
-        ValueError: it is none by which sites gossip.
+        ValueError: sites cannot gossip by it.
     """
     period = period_of(every)
     if period.shares:

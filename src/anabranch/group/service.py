@@ -1,6 +1,35 @@
 """A scheduler's settings, and the one place that builds a scheduler from them.
 
-A group's `Service` is given by its user; a scenario's is translated from its file.
+Theory of operation
+-------------------
+
+A ``Service`` is a frozen value. Constructing it checks each field (``group/checks.py``) and reads
+no file, clock or socket. Everything that a group needs follows from it::
+
+    a user's arguments,  \\
+    a group's file,       >  Service -> believed() -> first_plan() -> scheduler() -> Scheduler
+    a scenario's file    /      |                                          ^
+                                |-> chunk_rule, paced, _reforming ---------+
+                                |-> settings()    -> Welcome.work, the same bytes to every site
+                                |-> run_started() -> the first event of the log
+                                +-> network()     -> where sites connect
+
+There are three views of the network, and each caller must take the right one:
+
+- ``overlay``: as the user wrote it. Sites learn it, and the log keeps it.
+- ``network_known``: the overlay, with ports that the machines' cores limit. Predictions use it.
+- ``believed()``: what the scheduler may know of it before it measures. Plans use it. A plan that
+  used the overlay instead would know rates that a passive scheduler has to measure first.
+
+After the start, ``awareness.made_for`` replaces ``believed()`` for chunks and dispatching.
+
+What must never happen:
+
+- *Sites and scheduler cut chunks differently.* ``settings`` and ``chunk_rule`` come from the same
+  fields, and sites get their bounds only in the Welcome.
+- *A group starts with settings that do not fit together.* ``check_values`` tests single fields,
+  ``scheduler`` then tests them together, with the plan. Scenarios have checks of their own.
+- *A second place builds a scheduler.* Groups and scenarios call ``Service.scheduler``.
 """
 
 from __future__ import annotations
@@ -83,9 +112,9 @@ class Machines:
     """What the sites' machines cost, which plans, chunks and dispatching allow for.
 
     Args:
-        cores: how many processor cores the sites share, so that chunks are no smaller than pays;
-            infinite where each site has its own.
-        control_latency_s: one way between the scheduler and each site.
+        cores: the processor cores that the sites share; chunks are larger where these are few.
+            Infinite where each site has its own machine.
+        control_latency_s: one-way latency between the scheduler and each site.
     """
 
     cores: float = math.inf
@@ -94,18 +123,18 @@ class Machines:
 
 @dataclass(frozen=True)
 class Service:
-    """What a scheduler serves a group with, or the sites of a scenario.
+    """The settings of a scheduler, for a group or for the sites of a scenario.
 
     Args:
         overlay: the sites and links.
-        planner: where aggregates travel.
+        planner: plans the trees over which sums and models travel.
         awareness: how the scheduler learns of the network; None keeps the first plan.
         auxiliary: paths that help the trees' links; None for none.
         deal: how chunks are dealt to the trees; None for ``Adaptive`` where trees are many and
-            deep, and for ``ByShare`` on other routes. (Where chunks are dealt while an exchange
-            goes on, a call waits for a word from the scheduler before its first chunk leaves, as it
-            does for its plan.)
-        pace: who may proceed when, where the model is served; None for a group that all-reduces.
+            deep, and for ``ByShare`` on other routes. ``Adaptive`` deals during an exchange: a
+            call then waits for the scheduler before its first chunk leaves.
+        pace: when workers may compute, where the model is served; None for a group that
+            all-reduces.
         load: how much work each worker has, where the model is served.
         merge: what an update weighs, where the model is served, or a letter, where sites gossip. A
             group refuses those that weigh by data: its sites say what an update counts with each
@@ -137,12 +166,12 @@ class Service:
         begin_with: how many sites it begins with; None for all of the overlay, as always where
             ``on_loss`` is ``abort``. Others join when the members let them in; where the model is
             served, when they come, and those that the others need are awaited in any case.
-        silence_s: the least silence after which a site or link is lost, or six times its usual
-            silence where that is longer; None for 2 s where the others go on, and longer where the
-            group ends with it.
-        stillness_s: no site counts as lost that is silent for less while its machine answers: one
+        silence_s: a site or link is lost after this silence, or after six times its usual silence
+            if that is longer. None for 2 s where the others go on, and longer where the group ends
+            with it.
+        stillness_s: a site is not lost before this silence while its machine answers, since one
             call of C code may hold its interpreter's lock.
-        away_s: where the scheduler has a journal, sites wait so long for it to be started again.
+        away_s: how long sites wait for a scheduler with a journal to be started again.
         machines: what the sites' machines cost.
 
     Raises:
@@ -187,17 +216,17 @@ class Service:
 
     @property
     def network_known(self) -> Overlay:
-        """The network as the overlay and the sites' machines have it."""
+        """The overlay, with ports that the sites' machines limit."""
         return plans.within_cores(self.overlay)
 
     def believed(self) -> Overlay:
-        """Return what is believed of the network before anything is measured."""
+        """Return the network as the scheduler knows it before it measures."""
         network = self.network_known
         return network if self.awareness is None else self.awareness.believed(network)
 
     @property
     def assumes_rates(self) -> bool:
-        """Whether nothing is known of what some links carry until they are measured."""
+        """Whether the rates of some links are guesses until they are measured."""
         return any(link.basis == "assumed" for link in self.believed().links)
 
     def plan(
@@ -279,7 +308,7 @@ class Service:
 
     @property
     def repairs(self) -> bool:
-        """Whether exchanges go on without what is lost."""
+        """Whether exchanges continue without lost sites and links."""
         return self.on_loss != "abort" and self.pace is None
 
     @property
@@ -303,11 +332,11 @@ class Service:
 
         Args:
             network: where sites connect.
-            token: what a site must know to join.
-            log: where to write down what happens.
-            journal: where it writes down what it needs to find its group again when it is started
-                again; None where the group ends with it.
-            plan: the first, where it was made before; see ``first_plan``.
+            token: the group's secret, which a site proves to join.
+            log: takes the run's events.
+            journal: keeps the state from which a scheduler that is started again finds its group;
+                None where the group ends with its scheduler.
+            plan: the first plan, if already made; see ``first_plan``.
             job_json: what the sites of a scenario run; empty for a group.
 
         Raises:
@@ -411,7 +440,7 @@ class Service:
         return Repairs(or_packed(self.plan), self.least_sites, self.begin_with, retries)
 
     def _reforming(self, first: Plan, believed: Overlay) -> Reforming | None:
-        """Return what forms a forest's groups anew; None where they stay, or there is none."""
+        """Return the rule that forms a forest's groups anew; None where no groups change."""
         route, asked = self._route, self.awareness
         if not isinstance(route, ForestRoute) or route.within is not None:
             return None
@@ -428,7 +457,7 @@ class Service:
         )
 
     def network(self, credentials: Credentials | None = None) -> TcpNetwork:
-        """Return the network that the scheduler takes a group's sites in on."""
+        """Return the network on which a group's sites connect to the scheduler."""
         return TcpNetwork(
             CONTROL_LIMITS,
             least_silence_s=self._least_silence_s or CONTROL_SILENCE_S,
@@ -437,7 +466,7 @@ class Service:
         )
 
     def settings(self, may_be_restarted: bool, job_json: str = "") -> Settings:
-        """Return what sites are told on joining.
+        """Return the settings that sites get in their Welcome.
 
         Args:
             may_be_restarted: whether the scheduler has a journal.
@@ -468,7 +497,7 @@ class Service:
 
 
 def _least_gain(asked: AnyAwareness | None) -> float:
-    """Return how much a forest that is formed anew must gain."""
+    """Return the least gain for which a forest is formed anew."""
     if asked is None or asked.least_gain is None:
         return LEAST_GAIN
     assert asked.least_gain != "none"  # refused beside a forest

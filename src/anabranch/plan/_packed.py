@@ -21,9 +21,29 @@ Over all triples this linear program is far too large, so it is solved over some
    and with the least fill of its root; we stop near that bound, or when it no longer helps.
 3. **Drop** the trees of least share, as long as the others take hardly longer.
 
+The stages and what each hands on::
+
+    draw by load ---> triples ---> share_out (linear program) ---> shares, z, prices
+                                        ^                                  |
+                                        +---- triples drawn by price <-----+   at most _TURNS times
+                                        v
+                                   with_fewer ---> Plan
+
+A plan in use replaces the first draw; triples are drawn by load only if it is far from the bound.
+Trees that are not in use cost ``stay`` extra, so those in use stay unless others save more.
+
 A cheap way is first the cheapest, which may be deep, and is then made lighter
 (:mod:`anabranch.plan._arborescence`). Shares are those of a vertex of the program, so there are
 no more trees than busy servers.
+
+What must never happen:
+
+- *A tree crosses a pair of sites without a link.* Such hops have an infinite price. Trees of a
+  previous plan that lost a link are left out.
+- *The same input gives another plan.* Draws have no randomness, equal triples count once, and sorts
+  are stable. So a simulation that is run again plans the same.
+- *The search goes on for nothing.* It ends within ``_NEAR`` of the bound, when a turn saves less
+  than ``_HELPS``, or after ``_TURNS``. The bound of a turn holds for all triples, drawn or not.
 """
 
 from __future__ import annotations
@@ -47,19 +67,19 @@ _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.intp]
 
 # Shares of a round of training unless a unit is given; docs/mechanisms has the measurements.
-_SHORT_FILL = 0.002  # what the least fill may take where the size of the buffer is not known
+_SHORT_FILL = 0.002  # the share of the least fill, where the size of the buffer is unknown
 _STEEP = 3  # power of the load in a price: at 1, busy ports are not spared enough
-_NEAR = 0.02  # above the bound, where we stop
+_NEAR = 0.02  # the distance above the bound at which the search stops
 _TURNS = 5  # of drawing by dual values, at the most
-_BOUND_TURNS = 20  # of the same where the bound alone is asked for
-_HELPS = 0.003  # what such a turn must save for another to be tried
-_FEWER = 0.015  # given up for fewer trees
-_STAY = 0.05  # given up for trees that are in use
+_BOUND_TURNS = 20  # of the same, for the bound alone
+_HELPS = 0.003  # the least saving of a turn after which another is tried
+_FEWER = 0.015  # the longer round that is accepted for fewer trees
+_STAY = 0.05  # the longer round that is accepted for trees in use
 _LEAST_SHARE = 1e-6  # of the buffer; the solver's own tolerance is 1e-7
 
 _MOST_ROOTS = 64  # that are tried in an overlay of more than _MANY sites
 _MANY = 100  # sites
-_BOUND_TRIPLES = 64  # to begin with; prices find the others, and many sites need no more
+_BOUND_TRIPLES = 64  # at first; prices find the others, and many sites need no more
 _ELEMENT_BYTES = 4
 
 
@@ -102,9 +122,9 @@ def packed(
         overlay: n sites. Traced links count at their rate of time 0, see :meth:`Overlay.at`;
             drifting latencies at their start; loss by goodput; ports as servers of their own.
         size_bytes: the buffer whose round shall be short, > 0: the smaller it is, the more depth
-            matters against rate. None for one so large that rate is nearly all.
-        chunk_bytes: the most bytes in a chunk, > 0, which a smaller buffer is; with the latency,
-            what a hop costs.
+            matters against rate. None for one so large that rate matters most.
+        chunk_bytes: the most bytes in a chunk, > 0; a smaller buffer is one chunk. Its transfer and
+            the latency are the cost of a hop.
         version: the plan's.
         previous: a plan in use, whose trees are kept where a round would be only a few per cent
             shorter without them; they get new shares. Those that the overlay lacks a link for
@@ -142,7 +162,7 @@ def packed(
         return second * triple.fill_s + (0.0 if triple in used else stay)
 
     in_use = sorted(used, key=_order)
-    # A link of a full mesh is in some eight.
+    # So many that each link of a full mesh is in some eight; fewer would leave links unpriced.
     count = max(64, len(servers.roots) + 3 * servers.links // (n - 1))
     sharing = servers.share_out(in_use or servers.drawn_by_load(count, second), cost)
     bound = servers.least_z + second * least_fill_s
@@ -179,7 +199,8 @@ def bound_rate_bps(overlay: Overlay) -> float:
             break
         least, drawn = servers.drawn_by_price(sharing.prices, 0.0)
         bound = max(bound, least / servers.worth(sharing.prices))
-        # All are kept, with a share or not: where many shares are best, prices would go in circles.
+        # All are kept, with a share or not: dropping some would let prices go in circles, where
+        # many sharings are equally good.
         triples += drawn
     return servers.unit_bps / bound
 
@@ -204,14 +225,14 @@ def _order(tree: _Triple | Tree) -> tuple[int, tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _Sharing:
-    """The triples that got a share, and what that costs.
+    """The triples that got a share, and their cost.
 
     Args:
         triples: at least one.
         shares: of each, > 0; they sum to 1.
         cost: z plus the sum of share * cost, in units of 1 / unit_bps.
-        prices: what a bit more rate of each server would be worth: a dual solution, with prices
-            times rates summing to 1.
+        prices: what a bit more rate of each server would save: a dual solution, whose sum of price
+            times rate is 1.
     """
 
     triples: tuple[_Triple, ...]
@@ -228,7 +249,7 @@ def _plan(version: int, sharing: _Sharing) -> Plan:
 
 
 class _Servers:
-    """The m links and 2n ports of an overlay of n >= 2 sites; a port that is not there never fills.
+    """The m links and 2n ports of an overlay of n >= 2 sites; a missing port has infinite rate.
 
     Servers are in order: links by source and target, uplinks, downlinks. Rates are in units of
     ``unit_bps``, the most that the worst-off site can take in or send out, and z is in units of

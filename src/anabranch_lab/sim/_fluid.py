@@ -39,11 +39,26 @@ run at their cap count their bits themselves, from the instant of their last cha
 are exact: a flow that is always alone finishes at the float ``start_s + bits / capacity``.
 
 **Instants.** Rounding smears what is simultaneous. Finishes within the relative distance ``TIE``
-of each other are one instant: such flows finish together, in the order of their start. Relative
-to the time itself, that is: let time begin at 0 or thereabouts.
+of each other are one instant: such flows finish together, in the order of their start. ``TIE`` is
+relative to the time itself, so let time begin near 0.
 
-Order never depends on addresses or hashes: dicts and lists are walked as they were filled, heaps
-break ties by the order of start.
+**States of a flow.** It is *starting* until the next ``settle``, and then at each instant in one of
+three states, which settling moves it between::
+
+    start() -> starting -> at its cap | at a bottleneck | stalled, at rate 0 -> finished
+                                                            cancel(), from any of these -> gone
+
+The caller starts, cancels and changes capacities, then settles, and asks when the next flow
+finishes. Rates change in ``settle``. A ``finish`` that passes several finishes settles at each.
+
+**What must never happen.**
+
+- *A resource carries more than its capacity.* Offers in agreement exclude it.
+- *A flow finishes late or twice.* Each flow has one place in the schedule: its own at its cap, and
+  else the place of its bottleneck's first flow.
+- *Time goes back.* It raises ``ValueError``, since bits that were served cannot be taken back.
+- *Order depends on addresses or hashes.* Dicts and lists are walked as they were filled, and heaps
+  break ties by the order of start.
 """
 
 from __future__ import annotations

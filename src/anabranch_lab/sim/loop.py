@@ -1,19 +1,37 @@
 """An asyncio event loop in virtual time: it never waits, it moves its clock.
 
-Everything that can happen at one instant happens; then time jumps to the next instant that anything
-was scheduled for. So a run of hours takes as long as
-its events take to handle, and is the same every time. What must not happen in such a world is an
-error, at once and by name:
+Theory of operation
+-------------------
 
-- nothing can ever happen again, and a task still waits: :class:`Deadlock` names it, and the line;
-- another thread calls in: its moment would depend on the machine;
-- a callback asks for a socket, a pipe or a subprocess: they live in real time.
+A run of hours takes as long as its events take to handle, and gives the same events every time.
+``_run_once`` does one of four things, the first that applies::
 
-Work for an executor is done at once, in place. It takes no virtual time.
+    1. callbacks are ready        run those of now, first in, first out
+    2. the instant is ending      run what ``at_end_of_instant`` gathered
+    3. the agenda has an entry    move time to the earliest; run all entries of that instant,
+                                  in the order in which they were scheduled
+    4. neither                    Deadlock
 
-All processes of a simulation share one loop, and one of them may stand still while the others run.
-So callbacks belong to the process in whose context they were made (``process_of``), tasks and
-timers made by them too; while it stands still, its callbacks are held.
+An instant ends only when no callback is ready and no entry of the agenda is due. What runs at its
+end may make callbacks ready again, and then the instant goes on. So flows of the network that start
+together are shared out once (:mod:`anabranch_lab.sim.network`).
+
+A callback is *scheduled*, then *ready*, then *run*; or *cancelled*; or *held*. All processes of a
+simulation share one loop, and one may stand still while the others run. A callback belongs to the
+process in whose context it was made (``process_of``). ``stand_still`` holds a process's callbacks
+when their turn comes, and ``go_on`` makes them ready again, in that order.
+
+Work for an executor is done at once, in place, and takes no virtual time.
+
+What must never happen is an error, at once and by name:
+
+- *Nothing can ever happen, and a task still waits.* :class:`Deadlock` names the tasks, and the
+  functions in which they wait. Entries of ``at_unless_idle`` do not count: outages come without
+  end, and would hide it.
+- *Another thread calls in.* Its moment would depend on the machine.
+- *A callback asks for a socket, a pipe or a subprocess.* They live in real time.
+- *A callback raises, and the run continues.* asyncio would only log it; here it ends the run.
+- *Order depends on addresses or hashes.* The agenda breaks ties by the order of scheduling.
 """
 
 from __future__ import annotations
@@ -39,15 +57,15 @@ _MOST_NAMED = 5  # tasks that wait in the same place, in the text of a Deadlock
 _ASYNCIO = str(Path(asyncio.__file__).parent)
 
 process_of: ContextVar[Hashable] = ContextVar("process_of", default=None)
-"""The process whose callback runs; None for what belongs to none of them."""
+"""The process whose callback runs; None for callbacks of the simulation."""
 
 
 class Deadlock(RuntimeError):
     """Nothing is scheduled and nothing can run, but the main task has not finished.
 
     Args:
-        why: what is known of why nothing moves, in words for people.
-        waiting: the tasks that wait, and where, in words for who mends the program.
+        why: known reasons, in the words of the scenario.
+        waiting: the tasks that wait, and where, in the words of the program.
 
     Attributes:
         why: see above.
@@ -67,8 +85,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     Attributes:
         handled: how many callbacks have run, for benchmarks.
-        explain: called, on a deadlock, for what else is known of why nothing moves; each text is
-            a line of the error.
+        explain: functions that are called on a deadlock; each returns lines with its causes.
     """
 
     # What the base class has, and its type stub does not.
@@ -83,7 +100,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._agenda: list[tuple[float, int, Callable[..., object], tuple[Any, ...], Any]] = []
         self._order = count()
         self._closing_instant: list[Callable[[], object]] = []
-        self._of_outside = 0  # entries of the agenda that nothing waits for
+        self._of_outside = 0  # entries of the agenda by `at_unless_idle`
         self._held: dict[Hashable, list[asyncio.Handle]] = {}  # by process that stands still
         self.handled = 0
         self._raised: BaseException | None = None  # by a callback
@@ -96,9 +113,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # --- scheduling
 
     def at(self, when_s: float, callback: Callable[..., object], *args: object) -> None:
-        """Call back at a moment, or now if that has passed; the call cannot be taken back.
+        """Call back at a moment, or now if that has passed; it cannot be cancelled.
 
-        What ``call_at`` does, without the price of a handle and a context.
+        Like ``call_at``, without the cost of a handle and a context.
         """
         self._check_thread()
         when_s = when_s if when_s > self._now_s else self._now_s
@@ -107,8 +124,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def at_unless_idle(self, when_s: float, callback: Callable[..., object], *args: object) -> None:
         """Call back at a moment as `at` does, unless nothing else is left to happen by then.
 
-        For what comes over a run from outside without end, such as outages: a run that can go on
-        only if something else happens is deadlocked all the same.
+        For events from outside that never end, such as outages. A run in which only those are left
+        is deadlocked.
         """
         self._of_outside += 1
         self.at(when_s, self._from_outside, callback, args)
@@ -249,7 +266,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 handle._run()
 
     def _account(self) -> tuple[list[str], list[str]]:
-        """Return what is known of why nothing moves, and which tasks wait for what."""
+        """Return the known reasons of a deadlock, and the tasks that wait, with where."""
         why = [line for explain in self.explain for line in explain()]
         lines = []
         waiting: defaultdict[str, list[str]] = defaultdict(list)  # names, by where they wait
@@ -264,7 +281,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             lines.append(f"{', '.join(names[:_MOST_NAMED])}{more} {verb} in {where}")
         return why, lines
 
-    # --- what only real time has
+    # --- calls that only real time has
 
     def _process_events(self, event_list: object) -> None:
         raise AssertionError("there is no selector")
