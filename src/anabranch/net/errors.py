@@ -1,4 +1,4 @@
-"""What can go wrong between processes, by who can act on it: the peer or the network."""
+"""Errors between processes, by the cause that can be mended: the peer, the network, the run."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _LONGEST_REASON = 10_000
 
 
 class NetError(Exception):
-    """Something between two processes went wrong.
+    """Base of all errors between processes.
 
-    Other ends have a say in the reason, and it goes to logs and terminals: control characters are
-    escaped, and of a very long one the middle is left out.
+    A reason may contain a peer's text, and goes to logs and terminals. So control characters are
+    escaped, and the middle of a very long reason is left out.
     """
 
     def __init__(self, reason: str) -> None:
@@ -26,11 +26,11 @@ class LinkError(NetError):
 
 
 class SilentWay(LinkError):
-    """Nothing crosses the way to the peer any more, which may not know of it yet."""
+    """The network drops all data to or from the peer, which may not have noticed it yet."""
 
 
 class PeerError(NetError):
-    """The other end did something it may not do."""
+    """The other end violated the protocol."""
 
 
 class MalformedMessage(PeerError):
@@ -46,7 +46,7 @@ class OversizedMessage(PeerError):
 
 
 class OutOfPlaceMessage(PeerError):
-    """A well-formed message that has no meaning here and now."""
+    """A well-formed message that is not due here and now."""
 
 
 class DuplicateMessage(PeerError):
@@ -58,19 +58,19 @@ class UnauthorisedPeer(PeerError):
 
 
 class UntrustedPeer(PeerError):
-    """One end speaks TLS and the other does not, or one does not believe the other's certificate.
+    """One end speaks TLS and the other does not, or one does not trust the other's certificate.
 
-    Another attempt fails alike, until a person changes something.
+    Further attempts fail too, until an operator changes the configuration.
     """
 
 
 class RunAborted(NetError):
-    """The run ended early, everywhere; the message says who or what caused it."""
+    """The run ended early, at every site; the message names the site or error that caused it."""
 
 
 class LeftOut(RunAborted):
-    """The run may go on without this site, which may join again."""
+    """The run may continue without this site, which may join again."""
 
 
 class EndedWithout(RunAborted):
-    """The run has ended in good order without this site, which waited to be let in."""
+    """The run has ended in good order, while this site was still waiting for its admission."""

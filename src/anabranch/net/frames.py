@@ -1,22 +1,23 @@
-"""Frames: how messages and their payloads lie in a byte stream. Bytes in, messages out; no I/O.
+"""Frames: the layout of messages and payloads in a byte stream. Bytes in, messages out; no I/O.
 
 A frame is a 16-byte prefix, a message (msgpack), and a raw payload::
 
     'A' 'B'  wire version (1)  reserved (1)  message bytes (4)  payload bytes (8)   big-endian
 
-The reader owns the buffer that the socket fills. A payload never waits in memory as a whole: its
-sink either names the memory it belongs in, which the socket then fills directly, or takes it in
-pieces of at least ``PIECE_BYTES`` (the last one excepted), small enough to be still in the cache
-when they are added up. (Pieces of shared memory are as large as the sender made them.)
+The reader owns the buffer that the socket fills. A payload never waits in memory as a whole. Its
+sink either names the target memory, which the socket fills directly, or takes the payload in
+pieces. A piece has at least ``PIECE_BYTES``, except the last: it is still in the processor's cache
+when it is added up. Pieces of shared memory have the sizes that the sender chose.
 
-First each side sends a greeting, a frame whose layout is the same in all releases: it begins with
-``AV``, and in place of the message stand a challenge (:mod:`anabranch.net.identity`) and the
-release's name. So ends that do not speak the same version of the protocol can both say so.
+Frames with other first bytes than ``AB`` have no payload:
 
-Within one machine a payload may lie in shared memory; the stream then says where, piece by piece.
-And a frame of the prefix alone that begins with ``AF`` says, in place of a message's bytes, how
-many pieces have been read there.
-One that begins with ``AL`` says nothing but that the sender lives.
+- ``AV``, the greeting: the first frame of each side. Its layout is the same in all releases. In
+  place of the message are a challenge (:mod:`anabranch.net.identity`) and the release's name. So
+  ends with different versions of the protocol can both report that.
+- ``AF``, only a prefix: the number of pieces of shared memory that were read, in place of the
+  message's length. Within one machine payloads may lie in shared memory (`_rings`); the stream has
+  the place of each piece.
+- ``AL``, only a prefix: a heartbeat.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from anabranch.net.identity import CHALLENGE_BYTES
 from anabranch.net.messages import NO_MESSAGE, WIRE_VERSION, AnyMessage, Message, decode, encode
 
 PIECE_BYTES = 1 << 18
-_STAGING_BYTES = 1 << 19  # once a payload comes in pieces
-_FIRST_STAGING_BYTES = 1 << 14  # a process may have thousands of connections
+_STAGING_BYTES = 1 << 19  # of the buffer, once a payload arrives in pieces
+_FIRST_STAGING_BYTES = 1 << 14  # before that: a process may have thousands of connections
 _PREFIX = struct.Struct(">2sBxIQ")
 PREFIX_BYTES = _PREFIX.size
 _MAGIC = b"AB"
@@ -55,7 +56,7 @@ _ALIGN = 4  # float32: pieces start and end between elements
 
 
 def encode_frame(message: Message, payload_bytes: int = 0) -> bytes:
-    """Return the prefix and message of a frame; the payload is to follow it."""
+    """Return the prefix and message of a frame; the caller sends the payload after it."""
     body = encode(message)
     return _PREFIX.pack(_MAGIC, WIRE_VERSION, len(body), payload_bytes) + body
 
@@ -91,10 +92,10 @@ class Sink:
 
     Args:
         target: memory of exactly the payload's size, filled directly; or None.
-        piece: called with (offset in bytes, piece) in order of offset, if there is no target;
-            offsets and lengths are multiples of 4, the last length excepted. A piece is valid
-            only during the call.
-        done: called once, when the whole payload is there.
+        piece: called with (offset in bytes, piece) in order of offset, if there is no target.
+            Offsets and lengths are multiples of 4, except the last length. A piece is valid only
+            during the call. None discards the payload.
+        done: called once, when the payload is complete.
     """
 
     target: memoryview | None = None
@@ -114,7 +115,7 @@ class Limits:
 
 
 CONTROL_LIMITS = Limits(message_bytes=1 << 26, payload_bytes=0)
-"""Those of a connection to a scheduler, at both ends."""
+"""The limits of a connection to a scheduler, at both ends."""
 
 
 class FrameReader:
@@ -122,17 +123,17 @@ class FrameReader:
 
     Args:
         accept: called with (message, payload bytes) as soon as the message is complete; returns
-            the sink of its payload. It may raise PeerError: the payload is then read and thrown
-            away, ``refuse`` is told, and the stream goes on.
+            the sink of its payload. If it raises PeerError, the payload is discarded, ``refuse`` is
+            called, and the stream continues.
         refuse: called with (message, error) for each message that ``accept`` refused.
-        limits: what the stream may announce; see ``trust``.
-        incoming: where payloads lie; None where they come in the stream.
-        outgoing: where this side puts payloads of its own; the stream says what has been read.
+        limits: the largest message and payload; see ``trust``.
+        incoming: the ring with the peer's payloads; None where they are in the stream.
+        outgoing: the ring with this side's payloads, freed as the peer reports; or None.
 
     Attributes:
-        buffer: the memory that the next bytes of the stream belong in, never empty.
-        awaited_bytes: how many bytes must come, at least, before ``advance`` has anything to do.
-        challenge: of the other end's greeting; None until it has come.
+        buffer: the memory for the next bytes of the stream, never empty.
+        awaited_bytes: the least number of bytes with which ``advance`` can do anything.
+        challenge: the challenge in the other end's greeting; None before that has arrived.
     """
 
     def __init__(
@@ -151,9 +152,9 @@ class FrameReader:
         # Grows on demand: frames as large as the limits allow are rare.
         self._staging = memoryview(bytearray(_FIRST_STAGING_BYTES))
         self._held = 0  # bytes at the front of the staging buffer that are not yet consumed
-        self._sink: Sink | None = None  # of the payload being read, None between frames
+        self._sink: Sink | None = None  # of the payload being read; None between frames
         self._size = 0  # of that payload
-        self._offset = 0  # how much of it has gone to the sink
+        self._offset = 0  # bytes of it that have gone to the sink
         self._stopped = False
         self.buffer = self._staging
         self.awaited_bytes = 1
@@ -164,11 +165,11 @@ class FrameReader:
         self._stopped = True
 
     def trust(self, limits: Limits) -> None:
-        """Let the stream announce more from now on."""
+        """Replace the limits."""
         self._limits = limits
 
     def share_no_more(self) -> None:
-        """Let go of shared memory: the stream has ended."""
+        """Release the shared memory: the stream has ended."""
         self._incoming = self._outgoing = None
 
     @property

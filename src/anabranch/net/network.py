@@ -1,7 +1,7 @@
-"""The port through which protocols see the network: connections that carry messages.
+"""The port to the network: connections that carry messages, whatever is below them.
 
-A real run gets it from TCP (:mod:`anabranch.net.tcp`), a simulated one from a model of links
-(:mod:`anabranch_lab.sim.network`). Nothing that uses it can tell which.
+In a real run TCP implements it (:mod:`anabranch.net.tcp`); in a simulation a model of links does
+(:mod:`anabranch_lab.sim.network`). Code above the port cannot tell which.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ def frozen(payload: Payload) -> Payload:
 
 
 class Receiver(Protocol):
-    """What a connection calls when something comes in; calls never overlap."""
+    """Takes the events of a connection; calls never overlap."""
 
     def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
         """Return where the message's payload goes; raise PeerError to refuse the message."""
 
     def on_refused(self, message: AnyMessage, error: PeerError) -> None:
-        """Hear of each message that ``on_message`` refused; its payload is being discarded."""
+        """Act on a message that ``on_message`` refused; its payload is being discarded."""
 
     def on_closed(self, error: Exception | None) -> None:
-        """Hear, once, that the connection is gone, and why if it was not closed by this side."""
+        """Act, once, on the connection's end; the error is None if this side closed it."""
 
 
 class Connection(Protocol):
     """A stream of messages to one peer, in order.
 
     Attributes:
-        own_challenge: what this end asks the other to prove its identity by, see
-            :mod:`anabranch.net.identity`; never the same again.
-        identity: who the other end is by its certificate, see :mod:`anabranch.net.tls`; None where
-            it has shown none.
+        own_challenge: this end's challenge, with which the other end proves its identity, see
+            :mod:`anabranch.net.identity`; new for each connection.
+        identity: the other end's identity in its certificate, see :mod:`anabranch.net.tls`; None
+            without one.
     """
 
     own_challenge: bytes
@@ -53,10 +53,7 @@ class Connection(Protocol):
 
     @property
     def process(self) -> int | None:
-        """The process at the other end, also once the connection is gone.
-
-        None where this machine's kernel does not know it: over a network.
-        """
+        """The process at the other end, also after the connection's end; None over a network."""
 
     @property
     def peer(self) -> str:
@@ -68,7 +65,7 @@ class Connection(Protocol):
 
     @property
     def their_challenge(self) -> bytes:
-        """What the other end asks this one to prove its identity by; empty until it has spoken."""
+        """The other end's challenge; empty before its greeting has arrived."""
 
     async def send(
         self, message: Message, payload: Payload = b"", head_first: bool = False
@@ -76,10 +73,10 @@ class Connection(Protocol):
         """Send a message; return when the next may be sent and the payload's memory is free.
 
         Args:
-            message: what to say.
-            payload: what follows it.
-            head_first: whether the message is to leave in a packet of its own, so that the peer can
-                tell when the payload set out. It costs both sides about as much as a message.
+            message: the message.
+            payload: the bytes that follow it.
+            head_first: whether the message leaves in a packet of its own, so that the peer can
+                measure when the payload began. It costs both sides about as much as a message.
 
         Raises:
             LinkError: the connection is gone.
@@ -89,47 +86,47 @@ class Connection(Protocol):
         """Send a message without payload soon, after a send in progress; never waits."""
 
     def tell_silence(self, told: Callable[[bool], None]) -> None:
-        """Call back when the peer is silent for unusually long, and when it no longer is.
+        """Call back with True while the peer is unusually silent, and once with False after that.
 
-        While it is, the callback comes with every heartbeat. It may speak again; if it is silent
-        for too long, the receiver hears that it is gone.
+        The callback with True repeats at every heartbeat. If the silence becomes too long, the
+        connection ends.
         """
 
     def bear(self, silence_s: float) -> None:
-        """Give the peer up for no silence of less, nor of less than the network always bears."""
+        """Set the least silence that ends the connection, if above the network's own minimum."""
 
     def fall_silent(self, is_mute: Callable[[], bool], is_deaf: Callable[[], bool]) -> None:
-        """Stand for links that are silent at times.
+        """Model links that are silent at times.
 
         Args:
-            is_mute: whether this end says nothing of its own accord now.
-            is_deaf: whether what comes counts for nothing now, as if the other end were silent.
+            is_mute: returns whether this end sends no heartbeats now.
+            is_deaf: returns whether arriving data is not counted now, as if the peer were silent.
         """
 
     def trust(self) -> None:
-        """Take messages of full size from now on; until then a caller may send only small ones."""
+        """Accept messages of full size from now on; before that only small ones are accepted."""
 
     def close(self) -> None:
         """Close, sending what is buffered first; the receiver hears no more messages."""
 
 
 class Listener(Protocol):
-    """A place where peers connect."""
+    """Accepts connections of peers at one address."""
 
     @property
     def address(self) -> Address:
-        """Where it listens."""
+        """The address."""
 
     def close(self) -> None:
-        """Take no more connections, and close those that their receivers have not trusted."""
+        """Accept no more connections, and close those that their receivers have not trusted."""
 
 
 class Network(Protocol):
     """Makes connections.
 
     Attributes:
-        heads_go_ahead: whether a message with a payload is handed over as soon as its head is in,
-            while the link still carries the payload; otherwise both come at once.
+        heads_go_ahead: whether a message is delivered before its payload has arrived; otherwise
+            both are delivered at once.
     """
 
     heads_go_ahead: bool
@@ -150,7 +147,7 @@ class Network(Protocol):
 
 
 class ControlNetwork(Network, Protocol):
-    """A network that leads to the scheduler, where need be through another site's pipe.
+    """A network to the scheduler, if necessary through another site's pipe.
 
     See :mod:`anabranch.net.pipe`.
     """
@@ -161,7 +158,7 @@ class ControlNetwork(Network, Protocol):
         Args:
             end: this side's.
             peer: the process at the other end, for error messages.
-            receiver: what hears it.
+            receiver: the connection's receiver.
 
         Raises:
             LinkError: nothing answers there.

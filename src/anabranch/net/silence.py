@@ -1,14 +1,13 @@
 """When a connection has been silent for too long: an adaptive failure detector. Pure.
 
-Each end of a connection sends something every 0.3 s, on lanes every 0.1 s, a heartbeat if there is
-nothing else; so a process that is stopped, a host that is gone and a network that drops everything
-are all silent. How long a peer may be depends on how long it has been before: an interpreter that
-computes without a pause, or a machine with more processes than cores, makes gaps of its own.
+Each end of a connection sends at least a heartbeat every 0.3 s, on lanes every 0.1 s. So a stopped
+process, a lost host and a network that drops everything are all silent. The silence that is allowed
+depends on earlier gaps: a busy interpreter, or a machine with more processes than cores, makes gaps
+of its own.
 
-An interpreter whose lock is held, by one call of C code or of the standard library, says nothing
-for as long as that takes, and the process is healthy. Its kernel goes on acknowledging what is
-sent to it, which a machine that is gone does not, nor one that no way leads to any more. So a peer
-that says nothing, and whose kernel answers, is borne with for longer: it *stands still*.
+A healthy process is silent while one call of C code or of the standard library holds the
+interpreter's lock. Its kernel still acknowledges data; that of a lost or unreachable machine does
+not. A silent peer whose kernel answers *stands still*. It is allowed a longer silence.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from heapq import nlargest
 
 HEARTBEAT_S = 0.3
 LANE_HEARTBEAT_S = 0.1
-"""Between neighbours: a lane that is silent for a moment can be gone round at once."""
+"""Between neighbours: shorter, because plans can avoid a silent lane at once."""
 
 STILLNESS_S = 15.0
-"""How long a peer that says nothing is borne with at least, while its kernel answers."""
+"""The least silence after which a peer is lost, while its kernel answers."""
 
-_REMEMBERED_S = 120.0
-_TIMES = 6.0  # the longest gaps there were; stalls of five times the usual are not silence
-# What is unusual: so many times the longest gaps there were, and so many heartbeats at least.
+_REMEMBERED_S = 120.0  # for how long gaps count
+_TIMES = 6.0  # a peer is lost after so many times its longest gap; stalls of five times occur
+# A silence is unusual after so many times the longest gap, and at least so many heartbeats.
 _UNUSUAL_TIMES, _UNUSUAL_BEATS = 3.0, 4.0
 
 
 class Unanswered:
-    """For how long a peer's kernel has acknowledged nothing of what was sent to it.
+    """Measures for how long a peer's kernel has not acknowledged outstanding data.
 
     >>> unanswered = Unanswered()
     >>> unanswered.look(1.0, waits=True, acked_s=0.9), unanswered.look(2.0, waits=True, acked_s=1.7)
@@ -43,17 +42,17 @@ class Unanswered:
         self._since_s: float | None = None
 
     def look(self, now_s: float, waits: bool, acked_s: float) -> float:
-        """Return for how long, by now.
+        """Return that time in seconds, 0 if all data is acknowledged.
 
         Args:
             now_s: the time.
-            waits: whether something that was sent has not been acknowledged.
-            acked_s: when the latest acknowledgment came.
+            waits: whether any data that was sent is not acknowledged.
+            acked_s: the time of the latest acknowledgment.
         """
         if not waits:
             self._since_s = None
             return 0.0
-        # What waits may have been sent just now, and long after the latest acknowledgment.
+        # Not since the latest acknowledgment: the data may have been sent long after that.
         self._since_s = now_s if self._since_s is None else max(self._since_s, acked_s)
         return round(now_s - self._since_s, 3)  # as the kernel counts
 
@@ -61,12 +60,12 @@ class Unanswered:
 def answers(silent_s: float, most_s: float, unanswered_s: float) -> bool:
     """Return whether a silent peer's kernel answers.
 
-    Acknowledgments are lost, too: it is taken to answer until they lack for as long as the peer may
-    be silent, or for half of its silence.
+    Acknowledgments may be lost, too. So the kernel counts as answering until none has arrived for
+    the longest allowed silence, or for half of this silence.
 
     Args:
-        silent_s: for how long the peer has said nothing.
-        most_s: for how long it may.
+        silent_s: for how long the peer has been silent.
+        most_s: the longest allowed silence.
         unanswered_s: for how long its kernel has acknowledged nothing.
 
     >>> answers(silent_s=2.1, most_s=2.0, unanswered_s=0.3)  # its interpreter's lock is held
@@ -80,15 +79,14 @@ def answers(silent_s: float, most_s: float, unanswered_s: float) -> bool:
 
 
 def is_way_down(silent_s: float, unanswered_s: float | None, heartbeat_s: float) -> bool:
-    """Return whether nothing crosses the way to a peer, in one direction or in both.
+    """Return whether the network to a peer drops all data, in one direction or in both.
 
-    A process that stands still is no reason, as its kernel answers.
+    False for a process that stands still, since its kernel answers.
 
     Args:
-        silent_s: for how long the peer has said nothing.
-        unanswered_s: for how long its kernel has acknowledged nothing; None where that is not
-            known.
-        heartbeat_s: the longest that either end says nothing.
+        silent_s: for how long the peer has been silent.
+        unanswered_s: for how long its kernel has acknowledged nothing; None if unknown.
+        heartbeat_s: the interval of heartbeats.
 
     >>> is_way_down(silent_s=1.3, unanswered_s=0.9, heartbeat_s=0.3)  # both directions, or back
     True
@@ -104,19 +102,18 @@ def is_way_down(silent_s: float, unanswered_s: float | None, heartbeat_s: float)
 
 
 class Silence:
-    """How long a peer is silent, and whether that is unusual, or too long.
+    """Measures a peer's silence, and decides whether it is unusual, or too long.
 
-    A peer is given up when it is silent for six times as long as its longest gap of the last two
-    minutes, of which one is left out: a single stall is an exception. So it is false where a peer
-    that has made gaps of up to ``g`` makes one of ``6 g``, and ``least_s`` at least; and what is
-    really gone is missed within that time and one heartbeat. Three times the longest gap is
-    unusual: enough to look for a way round, if that costs nothing but the looking.
+    A silence is too long at six times the peer's longest gap of the last two minutes, without the
+    single longest one, since one stall is an exception. So a healthy peer is lost only if, after
+    gaps of up to ``g``, it makes one of ``6 g`` and at least ``least_s``. A peer that is really
+    gone is noticed within that time and one heartbeat. Three times the longest gap is unusual:
+    reason enough to look for another path.
 
     Args:
-        least_s: no silence of less is too long; may be changed.
+        least_s: the least silence that is too long; may be changed.
         now_s: the time.
-        heartbeat_s: the longest that a peer says nothing unless something is wrong; how often
-            ``look`` is called.
+        heartbeat_s: the interval of heartbeats, and of calls of ``look``.
 
     >>> silence = Silence(least_s=1.0, now_s=0.0)
     >>> for beat in range(1, 60):
@@ -136,19 +133,19 @@ class Silence:
         self._usual_s = 0.0  # the longest gap but one
 
     def heard(self, now_s: float) -> None:
-        """Take note that something has come."""
+        """Note that data has arrived."""
         self._gap_s = max(self._gap_s, now_s - self._heard_s)
         self._heard_s = now_s
 
     def flowed(self, until_s: float) -> None:
-        """Take note that data came until then without a gap, though it was not looked at."""
+        """Note that data arrived without a gap until then, unnoticed by ``heard``."""
         self._heard_s = max(self._heard_s, until_s)
 
     def look(self, now_s: float) -> float:
-        """Return how long the peer has been silent; to be called once a heartbeat.
+        """Return for how long the peer has been silent; call it once a heartbeat.
 
-        Where that comes late, it was this side that stood still, and the peer may have spoken
-        meanwhile: the silence begins now.
+        If the call is late, this process stood still, and data may have arrived unnoticed. The
+        silence then begins now.
         """
         late_s = now_s - self._looked_s - self._heartbeat_s
         self._looked_s = now_s
@@ -169,19 +166,18 @@ class Silence:
 
     @property
     def most_s(self) -> float:
-        """The longest that it may be silent."""
+        """The longest allowed silence."""
         return max(self.least_s, _TIMES * self._usual_s)
 
     def is_unusual(self, silent_s: float, unanswered_s: float | None) -> bool:
-        """Return whether a silence is longer than any is while nothing is wrong.
+        """Return whether a silence is longer than those of a healthy peer.
 
-        A busy process makes gaps of its own, its kernel makes none: where that has acknowledged
-        nothing for two heartbeats, the usual gaps say nothing.
+        A busy process makes gaps, but its kernel makes none. So if that has acknowledged nothing
+        for two heartbeats, earlier gaps do not count.
 
         Args:
-            silent_s: for how long the peer has said nothing.
-            unanswered_s: for how long its kernel has acknowledged nothing; None where that is not
-                known.
+            silent_s: for how long the peer has been silent.
+            unanswered_s: for how long its kernel has acknowledged nothing; None if unknown.
         """
         least_s = _UNUSUAL_BEATS * self._heartbeat_s
         if unanswered_s is not None and unanswered_s >= least_s / 2:
