@@ -1108,7 +1108,7 @@ def test_a_site_is_refused_that_asks_for_a_subgroup_which_began_while_it_was_los
     channels.subgroup(0, (0, 1, 3))
     version = channels.all.plan.version + 1
     channels.admit(1, [3], [0, 1, 2], fapt(OVERLAY, roots=1, version=version))
-    with pytest.raises(OutOfPlaceMessage, match="goes on without it; ask by another name"):
+    with pytest.raises(OutOfPlaceMessage, match="excludes it; ask for one with another name"):
         channels.subgroup(3, (0, 1, 3))
     assert told(channels.subgroup(1, (0, 1, 3))) == [(1, Subgrouped)]
     assert told(channels.subgroup(3, (0, 1, 3), "again")) == [(3, Subgrouped)]
@@ -1148,7 +1148,7 @@ def test_no_site_is_let_in_while_calls_are_under_way(is_level: bool) -> None:
         gather(channels, 0, 1)
     version = channels.all.plan.version + 1
     outcome = channels.admit(2, [3], [0], fapt(OVERLAY, roots=1, version=version))
-    assert outcome.wrong == "sites are let in while calls are under way; this is a mistake"
+    assert outcome.wrong.startswith("sites are admitted while calls are under way; this is a bug")
     assert channels.books.members(0) == (0, 1, 2)
 
 

@@ -17,9 +17,12 @@
   of their calls. Members that have the state of training then hand it on, and the newcomer follows
   their exchanges without contributing until it is in step.
 
-What must never happen: a newcomer is admitted while exchanges are under way, since their sums and
-plans lack it; a failure of a newcomer ends the run; or a newcomer becomes a member over lanes that
-have ended (their links are then cut, and one that has no others is turned away).
+What must never happen:
+
+- a newcomer is admitted while exchanges are under way: their sums and plans lack it;
+- a failure of a newcomer ends the run;
+- a newcomer becomes a member over lanes that have ended (their links are cut at its admission, and
+  a newcomer without others is turned away).
 
 The stages are in :mod:`anabranch.scheduler.membership._life`, and the acknowledgements that are
 still awaited in :mod:`anabranch.scheduler._newcomers`.

@@ -408,7 +408,10 @@ class Channels:
         outcome, book = Outcome(), self.all
         if sites:
             if not book.is_level or self.books.are_busy:
-                outcome.wrong = "sites are let in while calls are under way; this is a mistake"
+                outcome.wrong = (
+                    "sites are admitted while calls are under way; this is a bug of the scheduler, "
+                    "please report it"
+                )
                 return outcome
             self.books.admit(sites, plan)
             self._subgroups.renew()

@@ -61,4 +61,4 @@ class Clients:
         return len(self._computed_for(settled) | registry.barred) < registry.registered
 
     def _computed_for(self, settled: Mapping[int, int]) -> set[int]:
-        return {who for (site, k), who in self._of.items() if k > settled.get(site, 0)}
+        return {client for (site, k), client in self._of.items() if k > settled.get(site, 0)}

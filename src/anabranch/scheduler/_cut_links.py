@@ -10,9 +10,11 @@ one. The scheduler waits ``BLAME_S`` for another explanation, then judges::
 Both directions of a pair are cut together. Probes come at growing intervals (`_probes`). Members
 use healed links in the next plan, once both ends have opened lanes.
 
-What must never happen: a complaint about a past process counts against the present one
-(incarnations are compared), a single silent link costs a site its membership while other ways
-lead round it, or a run ends with the symptom as its reason where the cause was on its way.
+What must never happen:
+
+- a complaint about a past process counts against the present one (incarnations are compared);
+- a single silent link costs a site its membership, while other ways lead round it;
+- a run ends with the symptom as its reason, while the cause is on its way.
 """
 
 from __future__ import annotations

@@ -12,16 +12,20 @@ A chunk goes through three states::
                                        in the window: the next chunk
 
 Members move a chunk to *ended*: each says with `Progress` how many chunks of each tree it holds.
-The dispatcher moves chunks to *under way*, and every member hears the trees of the new chunks in
-one order, so that all give the next chunk of the buffer to the same tree.
+The dispatcher moves chunks to *under way*. Every member hears the trees of the new chunks in one
+order, so all give the next chunk of the buffer to the same tree.
 
 Near the end, a tree that is slow to carry even one chunk would make the round wait. A tree gets one
 of the last chunks only if other trees would not end them all sooner. The estimate lets each tree
 take as long for a chunk as it last did, and begin one whenever one of its own ends.
 
-What must never happen: a chunk is dealt twice or moved to another tree (members have begun it),
-more chunks are under way than the window holds, or two members see different deals. An interrupted
-exchange gets no further chunk here: its repairs are dealt by share.
+An interrupted exchange gets no further chunk here: its repairs are dealt by share.
+
+What must never happen:
+
+- a chunk is dealt twice, or moved to another tree (members may have begun it);
+- more chunks are under way than the window holds;
+- two members see different deals.
 """
 
 from __future__ import annotations

@@ -17,9 +17,12 @@ What a broken connection means depends on the stage of its site (`membership/_li
 - an excluded site keeps its session until it has heard all, then the session ends;
 - while a restarted scheduler waits for its sites, every site may come back (`_resumption`).
 
-What must never happen: a process resumes in place of a later one of the same site (incarnations
-and secrets prevent that), a message counts twice, or a site is lost for a time in which this
-process stood still (timers count only the time in which it ran: `net.deadline`).
+What must never happen:
+
+- a process resumes in place of a later one of the same site (incarnations prevent that);
+- a message of a site counts twice (both ends number their messages);
+- a site is lost for a time in which this process stood still (`net.deadline` counts only the time
+  in which it ran).
 """
 
 from __future__ import annotations

@@ -17,9 +17,12 @@ The states of an exchange, and the messages that move it, are at the head of `ca
 broadcast has one *source*, and a transfer of the state several; nothing of them is reduced. If the
 sources are lost and the others together lack some of the result, nothing completes it.
 
-What must never happen: two members end with different bits of one element (an element has one
-source, and a member that holds it gets the same bits again), a member contributes twice to an
-element, or an answer of an earlier generation counts.
+What must never happen:
+
+- two members end with different bits of one element (each element is spread from one source, and a
+  member that holds it already gets the same bits again);
+- a member contributes twice to an element;
+- an answer of an earlier generation counts.
 """
 
 from __future__ import annotations

@@ -16,10 +16,12 @@ While the scheduler is *returning*, every other message waits in `Returning.earl
 acted on at the end. A site has ``Run.give_up_s`` to come back. If all absent sites are reported cut
 off by a neighbour that is back, they probably died with the scheduler: they get ``_ACCUSED_S``.
 
-What must never happen: two exchanges get one number (the journal reserves numbers ahead of their
-use); a process of before a site's loss comes back as that site; a result reports other
-contributions than it has (the journal has those of interrupted exchanges); or a site hears of
-something that the next restart does not know (the journal is written first).
+What must never happen:
+
+- two exchanges get one number (the journal reserves numbers ahead of their use);
+- a process of before a site's loss comes back as that site (incarnations are in the journal);
+- a result reports other contributions than it has (the journal has those of interrupted exchanges);
+- a site hears of a change that the next restart does not know (the journal is written first).
 """
 
 from __future__ import annotations

@@ -20,8 +20,10 @@ plan for the rest, and keeps what was measured.
 `Passive` and `Oracle` are the parameters, as scenario files spell them. An oracle has no collector:
 it knows the overlay's rates and traces at every moment, but not what faults do to them.
 
-What must never happen: one outlier moves a plan, a link that was slow once is never tried again, or
-plans alternate because of noise. The collector prevents the first two, ``least_gain`` the third.
+What must never happen:
+
+- one outlier moves a plan, or a link that was slow once is never tried again (`_collector`);
+- plans alternate because of noise (``least_gain``).
 
 Times are arguments, in seconds since the run began.
 """
@@ -204,8 +206,8 @@ class Passive(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="passive"
         estimator: ``busy-period`` tells the rate from latency and queueing; ``chunk-mean`` is the
             paper's (NetStorm, eq. 14).
         probe_chunk_elements: for ``chunk-mean``: smaller chunks are not measured
-            (PROBE_CHUNK_SIZE). None is a quarter of the largest chunk of a scenario's buffer or of
-            the model that a group serves, and in other groups of the least size of chunks.
+            (PROBE_CHUNK_SIZE). None is a quarter of the largest chunk, of a scenario's buffer or of
+            a group's served model. In other groups it is a quarter of the chunks' least size.
         probe_chunks: for ``chunk-mean``: the number of chunks for an estimate (PROBE_CHUNK_NUM).
     """
 

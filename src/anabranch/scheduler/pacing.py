@@ -31,9 +31,13 @@ The books have one idea a file, in `serving/`:
 :class:`PaceBook` puts them together. Its methods are the events of a run. Each event ends with
 telling the pace of all updates that are complete by then.
 
-What must never happen: an update is applied twice, or neither applied nor discarded; a worker holds
-two permissions for one update; or a sum counts that has a lost worker's update in it. Times are
-arguments, in seconds since the run began.
+What must never happen:
+
+- an update is applied twice, or neither applied nor discarded;
+- a worker gets two permissions for one update;
+- a sum counts that has a lost worker's update in it.
+
+Times are arguments, in seconds since the run began.
 """
 
 from __future__ import annotations

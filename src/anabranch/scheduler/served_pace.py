@@ -16,9 +16,11 @@ A loss or a return meanwhile makes another forest the wanted one. ``_wanted`` is
 The end: once no worker is in, all sites hear `PaceOver`, with the workers that get the final model.
 If the run sends it, servers get one more `Advance` with these pulls.
 
-What must never happen: a permission goes to a new process before its site has joined the pace; an
-epoch begins unannounced, since sites would add up updates of other members; or new groups compute
-before every site knows them.
+What must never happen:
+
+- a permission goes to a new process before its site has joined the pace;
+- an epoch begins unannounced (sites would add up the updates of other members);
+- new groups compute before every site knows them.
 """
 
 from __future__ import annotations
@@ -98,23 +100,23 @@ class ServedPace:
         self.plan = self._in_force = plan
         self._wanted: Plan | None = None  # while groups come to rest for it
         self._wanted_since_s = 0.0
-        self._awaited: set[int] = set()  # who is to say that it knows of the plan
+        self._awaited: set[int] = set()  # sites that have yet to say that they know the new groups
         self._reforming = reforming
-        self._servers: tuple[int, ...] = ()  # that hold the model, as they are told
+        self._servers: tuple[int, ...] = ()  # sites that hold the model
         self._dispensable = dispensable
         self._workers = frozenset(book.standing.workers)
-        self._told: dict[int, EpochChanged] = {}  # the latest of groups, by their plans' versions
-        self._held: dict[int, int] = {}  # samples, by worker, where they count
-        self._is_over_told = False
-        self._last_pulls: tuple[Update, ...] = ()  # of the model that no step follows
-        self._timer: Deadline | None = None  # to look at the pace
+        self._told: dict[int, EpochChanged] = {}  # the last one sent, by the group's plan version
+        self._held: dict[int, int] = {}  # by worker, its samples, if the merge rule counts them
+        self._is_over_told = False  # whether sites were told that no step follows
+        self._last_pulls: tuple[Update, ...] = ()  # of the final model
+        self._timer: Deadline | None = None  # rings when the pace has a step due
 
     def epochs_changed(self, told: Mapping[int, int]) -> list[EpochChanged]:
-        """Return who takes part in groups' sums now, as sites are told that know of some epochs.
+        """Return an EpochChanged for each group that is in a later epoch than ``told``.
 
         Args:
-            told: the latest epoch that is known of each group, by its plan's version: another
-                group may have the same first worker.
+            told: the latest epoch that sites know of each group, by its plan's version. The lead
+                would not do: a later group may have the same one.
         """
         versions = self._versions
         return [

@@ -5,7 +5,7 @@ opens a further one. Each channel has a book, :class:`anabranch.scheduler._excha
 A message of a site passes three stages::
 
     message ─▶ _checks ────────▶ the book ───────▶ _answering ─────▶ Outcome
-               can it be?        what follows?     who is told?      posted by `_outcomes`, after
+               can it be?        what follows?     which members?    posted by `_outcomes`, after
                                  (_answer)         (messages)        the journal is written
 
 An exchange goes through these states::
@@ -35,6 +35,9 @@ Beside the exchanges: small values (`_gatherings`), subgroups (`_subgroups`), me
 without contributing (`_following`), the last call (`_end`), the cut into chunks (`_dealing`), and
 the restoration after a restart (`_restoring`).
 
-What must never happen: an exchange mixes two plans; it gives one member a result and fails at
-another; or a request holds room while no member will call for its exchange.
+What must never happen:
+
+- an exchange mixes two plans;
+- an exchange gives one member a result and fails at another;
+- a request holds room while no member will call for its exchange.
 """

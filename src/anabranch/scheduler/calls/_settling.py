@@ -22,10 +22,12 @@
 A transfer of the state goes the same way. Its first `Repair` comes before any loss: that message
 also tells which holder sends which part of the state.
 
-What must never happen: members hear `Settled` before all of them hold all of the result; a repair
-is announced before the journal has its contributions, since a restart would then report others; or
-an answer to an interruption counts for a later exchange of the same number, after the first one was
-taken back (generations continue).
+What must never happen:
+
+- members hear `Settled` before all of them hold all of the result;
+- a repair is announced before the journal has its contributions (a restart would report others);
+- an answer to an interruption counts for a later exchange of the same number, after the first one
+  was taken back (so the later one continues the generations).
 """
 
 from __future__ import annotations

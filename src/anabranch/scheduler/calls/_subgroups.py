@@ -64,8 +64,8 @@ class Subgroups:
         asked = members, name
         if asked in self._current and site not in self._books.members(self._current[asked]):
             raise OutOfPlaceMessage(
-                f"{self._name(site)} asks for a subgroup that others asked for while it was lost, "
-                "and that goes on without it; ask by another name"
+                f"{self._name(site)} asks for a subgroup that others opened while it was lost, and "
+                "that excludes it; ask for one with another name"
             )
         if asked not in self._current:
             lost = self._books.lost

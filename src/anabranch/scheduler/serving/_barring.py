@@ -1,4 +1,4 @@
-"""Outliers: who is barred, what a barred worker gives up, and when it is readmitted. Pure.
+"""Outliers: how they are barred, which updates they give up, and when they are readmitted. Pure.
 
 Servers tell how far the updates of each step agree with their mean. A judge says which worker, or
 which client, keeps pointing elsewhere (`_outliers`).

@@ -52,7 +52,7 @@ class Happens(Enum):
     HAS_FINISHED = "has made all its updates"
     IS_LOST = "is lost"
     IS_BARRED = "is barred"
-    IS_RECALLED = "is to be let in again"
+    IS_RECALLED = "is recalled"
     HAS_NO_CLIENT = "has no client"
     RETURNS = "is back, and waits for its group's next update"
     HAS_NO_GROUP = "is back, and in no group"
