@@ -97,18 +97,18 @@ def test_the_oracle_sees_a_site_that_is_given_up_without_a_reason() -> None:
 
 def test_a_newcomer_that_has_lost_its_only_lane_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[int, str]] = []
-    let_in, turn_away = Admission.let_in, Admission._turn_away
+    admit_all, turn_away = Admission.admit, Admission._turn_away
 
     def part_first(self: Admission, number: int, holders: frozenset[int]) -> Outcome:
         if self._run.lives[2] == Stage.ASKING:
-            self._introductions.parted(1, 2)
-        return let_in(self, number, holders)
+            self._introductions.lane_ended(1, 2)
+        return admit_all(self, number, holders)
 
     def hear(self: Admission, site: int, reason: str) -> None:
         told.append((site, reason))
         turn_away(self, site, reason)
 
-    monkeypatch.setattr(Admission, "let_in", part_first)
+    monkeypatch.setattr(Admission, "admit", part_first)
     monkeypatch.setattr(Admission, "_turn_away", hear)
     links = tuple(Link(*pair, rate_bps=1e6) for pair in [(0, 1), (1, 0), (1, 2), (2, 1)])
     admit = explore.Call(op=None, elements=10, source=None, at_once=False, admits=True)

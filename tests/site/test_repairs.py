@@ -117,7 +117,7 @@ async def test_an_exchange_may_be_interrupted_before_its_task_runs() -> None:
     network, cluster = await begin(4)
     agent = cluster.agents[0]
     heard = asyncio.Event()
-    hear, take_part = agent._during, Call._take_part
+    hear, take_part = agent._during, Call._run_part
 
     def during(message: Any) -> None:
         hear(message)
@@ -131,7 +131,7 @@ async def test_an_exchange_may_be_interrupted_before_its_task_runs() -> None:
 
     agent._scheduler._told = during
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Call, "_take_part", take_part_later)
+        patched.setattr(Call, "_run_part", take_part_later)
         calls = [call(cluster, site, 2_000) for site in range(4)]
         await asyncio.sleep(0.3)
         network.kill(3)
