@@ -158,3 +158,7 @@ def test_a_site_that_has_left_and_dies_as_the_only_way_between_others_ends_the_g
     seed: int,
 ) -> None:
     assert explore.explore(make_case(seed)).violations == ()
+
+
+def test_a_site_that_is_lost_between_one_that_left_and_one_that_died_is_explained() -> None:
+    assert explore.explore(make_case(1_120_694)).violations == ()

@@ -727,11 +727,14 @@ def _oracle(
     explained = {site for site in lost if _may_be_lost(case, site)}
     following = {site for site in range(case.overlay.size) if case.is_late(site)}
     if not outcome and len(explained) < case.overlay.size:
-        # Without those, some sites may not reach the others; one that is not let in yet is no way.
+        # Without those, some sites may not reach the others. A site is no way between others while
+        # it is not let in yet; nor, once another is lost, after it has left.
         rest = {*plans.remainder(case.overlay, explained, case.out_of_reach).sites}
-        if len(explained | following) < case.overlay.size:
-            without = plans.remainder(case.overlay, explained | following, case.out_of_reach)
-            rest &= following | {*without.sites}
+        leave = {site for site in range(case.overlay.size) if case.leaves_early(site)}
+        no_way = following | leave if explained else following
+        if len(explained | no_way) < case.overlay.size:
+            without = plans.remainder(case.overlay, explained | no_way, case.out_of_reach)
+            rest &= no_way | {*without.sites}
         for site in sorted(lost & rest - explained):
             yield f"site {site} is lost, and none of the faults explains it"
     for number, call in enumerate(case.calls):
