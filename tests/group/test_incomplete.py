@@ -33,3 +33,16 @@ def test_each_lack_is_counted_and_said_once_for_the_same_sites() -> None:
         done(9, (0, 40, (0, 1, 2)), (40, 100, (0,))), (0, 1, 2)
     )
     assert incomplete.count == 3
+
+
+def test_a_member_that_catches_up_is_no_loss() -> None:
+    part = Contribution(0, 100, (0, 1))
+    late = Round(7, 1, 0.5, members=(0, 1, 2), contributions=(part,))
+    said = Incomplete(NAMES).note(late, (0, 1, 2))
+    assert said.startswith(
+        "the result of exchange 7 has none of tokyo yet, which joined lately and is catching up; "
+    )
+    lost_too = Round(7, 1, 0.5, members=(0, 2), contributions=(Contribution(0, 100, (0,)),))
+    assert "lacks contributions of austin (in 100 of 100 elements); it has none of tokyo yet" in (
+        Incomplete(NAMES).note(lost_too, (0, 1, 2))
+    )

@@ -44,11 +44,21 @@ class Incomplete:
             return ""
         self._said.add(frozenset(lacking))
         elements = done.contributions[-1].stop
-        sites = ", ".join(
+        # A member that stayed and is in no part has joined lately: a loss would end its membership.
+        late = [site for site in sorted(lacking) if self._catches_up(site, done, lacking)]
+        lost = ", ".join(
             f"{self._names[site]} (in {lacking[site]} of {elements} elements)"
-            for site in sorted(lacking)
+            for site in sorted({*lacking} - {*late})
         )
+        said = [f"lacks contributions of {lost}"] if lost else []
+        if late:
+            names = ", ".join(self._names[site] for site in late)
+            said.append(f"has none of {names} yet, which joined lately and is catching up")
         return (
-            f"the result of exchange {done.round} lacks contributions of {sites}; "
+            f"the result of exchange {done.round} {'; it '.join(said)}; "
             "handle.contributors says so for each result, and group.stats.incomplete counts them"
         )
+
+    @staticmethod
+    def _catches_up(site: int, done: Round, lacking: Counter[int]) -> bool:
+        return site in done.members and lacking[site] == done.contributions[-1].stop
