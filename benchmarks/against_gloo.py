@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from statistics import median
+from typing import Literal
 
 import common
 from anabranch import Group, Service, spawn
@@ -36,12 +37,17 @@ Figures = dict[str, list[float]]  # one for each round, by system
 
 
 def measure(
-    group: Group, gloo_port: int, gloo_ranks: tuple[int, ...], rounds: int
+    group: Group,
+    gloo_port: int,
+    gloo_ranks: tuple[int, ...],
+    rounds: int,
+    on_nan: Literal["raise", "allow"],
 ) -> tuple[Figures, Figures]:
     """Return the seconds and the CPU seconds of each round at this site."""
     import torch
     import torch.distributed as dist
 
+    group.on_nan = on_nan
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group(
@@ -89,6 +95,7 @@ def main() -> None:
     parser.add_argument("--least-chunk-elements", type=int, default=LEAST_CHUNK_ELEMENTS)
     parser.add_argument("--dry", action="store_true", help="write no file")
     parser.add_argument("--tcp", action="store_true", help="share no memory")
+    parser.add_argument("--on-nan", choices=("raise", "allow"), default="raise")
     parser.add_argument("--on-loss", choices=("complete", "abort"), default="complete")
     options = parser.parse_args()
     if options.tcp:
@@ -107,7 +114,7 @@ def main() -> None:
         least_chunk_elements=options.least_chunk_elements,
         on_loss=options.on_loss,
     )
-    answers = spawn(measure, service, [free_port(), gloo_ranks, options.rounds])
+    answers = spawn(measure, service, [free_port(), gloo_ranks, options.rounds, options.on_nan])
     # A round lasts until its last process has the result.
     rounds_s: Figures = {
         system: [max(row) for row in zip(*(own[system] for own, _ in answers), strict=True)]
@@ -134,6 +141,7 @@ def main() -> None:
         sites=options.sites,
         elements=ELEMENTS,
         on_loss=options.on_loss,
+        on_nan=options.on_nan,
         least_chunk_elements=options.least_chunk_elements,
         gloo_order=list(order),
         gloo_s=common.spread(rounds_s["gloo"]),

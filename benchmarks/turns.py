@@ -3,8 +3,8 @@
     python benchmarks/turns.py --before CHECKOUT                    # all cases
     python benchmarks/turns.py --before CHECKOUT --only "3 sites"   # these; the file keeps others
 
-Each checkout has an environment, `.venv`, and its benchmark prints the figure. `now_over_before`
-is above 1 where this checkout takes longer. Both run in each turn, on the same machine.
+Each checkout has an environment, `.venv`, and its benchmark prints the figure. Both
+run in each turn, on the same machine; `now_over_before` is the ratio of their figures.
 """
 
 from __future__ import annotations
@@ -29,17 +29,22 @@ class Case:
     Args:
         command: the benchmark, and its options.
         figure: matches what it prints; its group is a number, and several count by their median.
+        now: options that only this checkout's benchmark has.
     """
 
     command: tuple[str, ...]
     figure: str
+    now: tuple[str, ...] = ()
 
 
+LOOPBACK = "against_gloo.py", "--sites", "3", "--rounds", "15", "--dry"
 JOIN = "join.py", "--runs", "1", "--elements", "10000000", "--dry"
 CASES = {
-    "3 sites of one machine, all-reduce of 244 MB, s over gloo's": Case(
-        ("against_gloo.py", "--sites", "3", "--rounds", "9", "--dry"),
-        r"gloo ([\d.]+) s, anabranch ([\d.]+) s",
+    "3 sites of one machine, all-reduce of 244 MB, gloo's time over ours": Case(
+        LOOPBACK, r"gloo/anabranch ([\d.]+)"
+    ),
+    "the same, without the search for NaN, which is new": Case(
+        LOOPBACK, r"gloo/anabranch ([\d.]+)", ("--on-nan", "allow")
     ),
     "a joiner: the hand-over of 40 MB, s": Case(JOIN, r"transfer_s: ([\d.]+)"),
     "a joiner: a step of the others while it joins, s": Case(
@@ -56,11 +61,10 @@ CASES = {
 
 def measure(checkout: Path, case: Case) -> float:
     """Run a checkout's benchmark once; return the figure."""
-    script, *options = case.command
+    script, *options = *case.command, *(case.now if checkout == HERE else ())
     command = [str(checkout / ".venv/bin/python"), f"benchmarks/{script}", *options]
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=True)
-    found = [tuple(map(float, each.groups())) for each in re.finditer(case.figure, done.stdout)]
-    return median(each[-1] / each[0] if len(each) > 1 else each[0] for each in found)
+    return median(map(float, re.findall(case.figure, done.stdout)))
 
 
 def main() -> None:
