@@ -33,6 +33,7 @@ SYSTEMS = "gloo", "anabranch"
 _OVER_TCP = "AGAINST_GLOO_OVER_TCP"
 if _OVER_TCP in os.environ:  # in each process, which begins with this file
     shared_memory.is_possible = lambda: False
+OnNan = Literal["raise", "allow"]
 Figures = dict[str, list[float]]  # one for each round, by system
 
 
