@@ -38,7 +38,9 @@ def test_the_state_of_training_is_handed_over_by_the_one_hand_over() -> None:
         admitted = await group.agent.admit()
         state = {"weights": np.full(3000, 7 + group.index, np.float32)}
         is_holder = group.index in admitted.holders
-        handed = await group.hand_over(admitted, Offer(state) if is_holder else None)
+        handed = await group.hand_over(
+            admitted, Offer(state, admitted.follows) if is_holder else None
+        )
         return None if handed.state is None else float(handed.state["weights"][0])
 
     assert alike(3, program) == [None, 7.0, 7.0]

@@ -31,7 +31,7 @@ def test_a_holder_whose_sending_fails_hears_of_no_error() -> None:
         welcome = SimpleNamespace(site=0)
         agent = SimpleNamespace(welcome=welcome, gather=gather, exchange=exchange)
         admitted = SimpleNamespace(members=(0, 1), holders=(0,), newcomers=(1,), follows=True)
-        offer = Offer({"w": np.zeros(2, np.float32)})
+        offer = Offer({"w": np.zeros(2, np.float32)}, False)
         names = ["a", "b"]
         handed = await hand_over(cast(SiteAgent, agent), names, cast(Admitted, admitted), offer)
         assert handed.members == (0, 1)

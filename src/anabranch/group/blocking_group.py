@@ -877,7 +877,8 @@ class Group:
                 break
             if self._watch is not None:
                 self._watch.let_in(admitted.follows)
-            offer = Offer(state) if self.index in admitted.holders else None
+            is_holder = self.index in admitted.holders
+            offer = Offer(state, admitted.follows) if is_holder else None
             try:
                 handed = self._member.run(site.hand_over(admitted, offer))
             except NoneHasIt:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.group.tensors import Tensors
@@ -45,17 +47,23 @@ class Offer:
 
     Args:
         state: the state, or what returns it.
+        group_goes_on: the state changes while it is sent; keep a copy.
 
     Attributes:
-        packed: the state; None where it cannot be handed on.
+        packed: describes the state; None where it cannot be handed on.
+        arrays: what is sent of it.
         error: why not; None where it can.
     """
 
-    def __init__(self, state: Any | Callable[[], Any]) -> None:
+    def __init__(self, state: Any | Callable[[], Any], group_goes_on: bool) -> None:
         self.packed: Packed | None = None
+        self.arrays: list[npt.NDArray[np.float32]] = []
         self.error: Exception | None = None
         try:
             self.packed = Packed(state() if callable(state) else state)
+            # The caller's thread makes an offer, so that the event loop is not held up by a copy.
+            arrays = self.packed.arrays
+            self.arrays = [array.copy() for array in arrays] if group_goes_on else arrays
         except Exception as error:  # the newcomers wait for it, whatever it is
             self.error = error
 
@@ -92,7 +100,7 @@ async def hand_over(
         agent: this site's.
         names: of all sites.
         admitted: how the newcomers were let in.
-        offer: a holder's state, which may change once this returns; None at a newcomer.
+        offer: a holder's state; None at a newcomer.
 
     Raises:
         NoneHasIt: no holder is left; admit again.
@@ -118,14 +126,11 @@ async def hand_over(
         return HandedOver(admitted.members)
     if offer is None:
         return await _get(agent, admitted, told, members)
-    assert offer.packed is not None, "a holder without one has said what is wrong"
-    arrays = offer.packed.arrays
-    if not arrays:
+    if not offer.arrays:
         return HandedOver(members)
     if not admitted.follows:
-        return HandedOver(await _transfer(agent, admitted, arrays) or members)
-    copies = [array.copy() for array in arrays]
-    sending = asyncio.get_running_loop().create_task(_send(agent, admitted, copies))
+        return HandedOver(await _transfer(agent, admitted, offer.arrays) or members)
+    sending = asyncio.get_running_loop().create_task(_send(agent, admitted, offer.arrays))
     sending.add_done_callback(_forgive)
     return HandedOver(members, sending=sending)
 

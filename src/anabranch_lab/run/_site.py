@@ -462,7 +462,7 @@ class _Site:
             held = {"work": self._shared(), "program": program()}
             return {**held, "attendance": self.attendance.state()}
 
-        await self.group.hand_over(admitted, Offer(state))
+        await self.group.hand_over(admitted, Offer(state, admitted.follows))
 
     def _shared(self) -> State:
         """Return what is alike at all sites of this one's state."""

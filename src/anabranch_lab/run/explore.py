@@ -582,7 +582,7 @@ async def _hand_on(
     """Hand the state to those that have none of it, or get it and the number of the call."""
     offer = None
     if group.index in told.holders:
-        offer = Offer({"number": number, "state": _state(case, number)})
+        offer = Offer({"number": number, "state": _state(case, number)}, told.follows)
     handed = await group.hand_over(told, offer)
     group.agent.has_state()
     return None if handed.state is None else (handed.state["number"], handed.state["state"])
