@@ -162,3 +162,7 @@ def test_a_site_that_has_left_and_dies_as_the_only_way_between_others_ends_the_g
 
 def test_a_site_that_is_lost_between_one_that_left_and_one_that_died_is_explained() -> None:
     assert explore.explore(make_case(1_120_694)).violations == ()
+
+
+def test_a_newcomer_leaves_though_a_member_waits_for_it_before_a_call_that_it_has_made() -> None:
+    assert explore.explore(make_case(2_106_741)).violations == ()

@@ -587,10 +587,9 @@ class Collectives:
         if said is not None and not self._scheduler.is_over:
             self._scheduler.post(said)
 
-    async def finish(self) -> None:
-        """Make no further calls in the program's place; wait for those in progress."""
+    def finish(self) -> None:
+        """Make no further calls in the program's place; those in progress go on until ``close``."""
         self._following = None
-        await asyncio.gather(*self._made, return_exceptions=True)
         self._take_back_all_but()
 
     def close(self) -> None:
