@@ -121,12 +121,12 @@ def test_equals_go_in_the_order_they_came() -> None:
     on_bench(play)
 
 
-def test_what_is_spare_goes_in_the_gaps_and_one_in_ten() -> None:
+def test_spare_messages_alternate_with_others_where_both_wait() -> None:
     async def play(bench: Bench) -> None:
-        bench.put(*map(down, range(3)), is_spare=True)
-        bench.put(*(down(chunk, exchange=2) for chunk in range(12)))
-        urgent = [down(chunk, exchange=2) for chunk in range(12)]
-        await bench.hears(*urgent[:9], down(0), *urgent[9:], down(1), down(2))
+        bench.put(*map(down, range(4)), is_spare=True)
+        bench.put(*(down(chunk, exchange=2) for chunk in range(3)))
+        first, second, third = (down(chunk, exchange=2) for chunk in range(3))
+        await bench.hears(first, down(0), second, down(1), third, down(2), down(3))
 
     on_bench(play)
 

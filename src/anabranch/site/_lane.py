@@ -24,8 +24,10 @@
 **No deadlock.** Each route has its own credits, and a receiver always accepts what it is sent. So
 no circle of relays waits for itself, and a slow link delays only messages that must cross it.
 
-**Spare messages** (the state of training for a newcomer, while the others train) yield to all other
-messages. But every tenth message is a spare one, so that the state arrives however busy the link.
+**Spare messages** (the state of training for a newcomer, while the others train) alternate with
+other messages where both wait. So a step and a hand-over each take at most twice their time. If
+spare messages yielded more, a busy link would keep the newcomer out for as many times longer, and
+the others would win nothing: the state has the same bytes, over however many steps they are spread.
 
 **What must never happen.** A credit of a withdrawn or dropped message is lost: its route would slow
 down for good, or stop. A message is neither sent nor ended: its exchange would never end.
@@ -52,7 +54,6 @@ Path = tuple[int, ...]
 
 _NOTHING = memoryview(b"")
 _REMEMBERED = 1 << 16  # chunks sent lately, to tell whether a refusal concerns one of them
-_BEFORE_SPARE = 9  # other messages that precede a waiting spare one
 
 
 def relay_window(there: Link, back: Link | None, chunk_bytes: int) -> int:
@@ -96,12 +97,12 @@ _Entry = tuple[int, bool, int, bool, int, Send]
 
 
 class _Ready:
-    """The messages that may be sent now; a spare one comes when no other waits, or as the tenth."""
+    """The messages that may be sent now; spare ones and others alternate where both wait."""
 
     def __init__(self) -> None:
         self._urgent: list[_Entry] = []
         self._spare: list[_Entry] = []
-        self._before = 0  # messages sent since a spare one began to wait
+        self._is_spare_due = False  # the latest message was another, and a spare one waited
 
     def __bool__(self) -> bool:
         return bool(self._urgent or self._spare)
@@ -115,10 +116,10 @@ class _Ready:
 
     def pop(self) -> Send:
         """Remove and return the next message."""
-        if self._urgent and not (self._spare and self._before >= _BEFORE_SPARE):
-            self._before += bool(self._spare)
+        if self._urgent and not (self._spare and self._is_spare_due):
+            self._is_spare_due = bool(self._spare)
             return heapq.heappop(self._urgent)[-1]
-        self._before = 0
+        self._is_spare_due = False
         return heapq.heappop(self._spare)[-1]
 
     def keep(self, entries: list[_Entry]) -> None:
