@@ -38,7 +38,7 @@ class Case:
 
 
 LOOPBACK = "against_gloo.py", "--sites", "3", "--rounds", "15", "--dry"
-JOIN = "join.py", "--runs", "1", "--elements", "10000000", "--dry"
+JOIN = "join.py", "--runs", "1", "--elements", "10000000", "--rate-mbps", "100", "--dry"
 CASES = {
     "3 sites of one machine, all-reduce of 244 MB, gloo's time over ours": Case(
         LOOPBACK, r"gloo/anabranch ([\d.]+)"
@@ -46,9 +46,9 @@ CASES = {
     "the same, without the search for NaN, which is new": Case(
         LOOPBACK, r"gloo/anabranch ([\d.]+)", ("--on-nan", "allow")
     ),
-    "a joiner: the hand-over of 40 MB, s": Case(JOIN, r"transfer_s: ([\d.]+)"),
-    "a joiner: a step of the others while it joins, s": Case(
-        JOIN, r"step_while_it_joins_s: ([\d.]+)"
+    "a joiner at 100 Mbit/s: the hand-over of 40 MB, s": Case(JOIN, r"transfer_s: ([\d.]+)"),
+    "a joiner at 100 Mbit/s: the longest step of the others while it joins, s": Case(
+        JOIN, r"longest_while_it_joins_s: ([\d.]+)"
     ),
 } | {
     f"{fault}: to an exact result of a round begun after, s": Case(
