@@ -166,3 +166,7 @@ def test_a_site_that_is_lost_between_one_that_left_and_one_that_died_is_explaine
 
 def test_a_newcomer_leaves_though_a_member_waits_for_it_before_a_call_that_it_has_made() -> None:
     assert explore.explore(make_case(2_106_741)).violations == ()
+
+
+def test_a_machine_that_is_stopped_when_all_others_end_is_woken_to_end_too() -> None:
+    assert explore.explore(make_case(3_121_693)).violations == ()

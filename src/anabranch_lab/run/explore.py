@@ -36,7 +36,7 @@ from anabranch.scheduler.run import Abandoned
 from anabranch.scheduler.server import Scheduler
 from anabranch.site.control import RoundsOver
 from anabranch_lab.sim.loop import Deadlock, run_virtually
-from anabranch_lab.sim.network import SimulatedNetwork
+from anabranch_lab.sim.network import Host, SimulatedNetwork
 
 _TOKEN = "explored"
 _LISTEN = "127.0.0.1", 0
@@ -668,9 +668,7 @@ async def _script(
         if fault.kind == "stall":
             scheduler = network.scheduler
             if not (scheduler.asleep or scheduler.dead):
-                scheduler.sleep()
-                await asyncio.sleep(fault.for_s)
-                scheduler.wake()
+                await _pause(scheduler, fault.for_s)
             return
         if host.dead:
             return
@@ -692,11 +690,18 @@ async def _script(
                 await asyncio.sleep(fault.for_s)
                 network.reconnect(fault.site)
             case "pause" if not host.asleep:
-                host.sleep()
-                await asyncio.sleep(fault.for_s)
-                host.wake()
+                await _pause(host, fault.for_s)
 
     await asyncio.gather(*(act(fault) for fault in case.faults))
+
+
+async def _pause(host: Host, for_s: float) -> None:
+    """Stop a machine for a while, or until all others have ended: then it can end, too."""
+    host.sleep()
+    try:
+        await asyncio.sleep(for_s)
+    finally:
+        host.wake()
 
 
 async def _hush(network: SimulatedNetwork, fault: Fault) -> None:
