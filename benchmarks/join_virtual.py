@@ -2,37 +2,38 @@
 
     python benchmarks/join_virtual.py
 
-Four sites, joined by links of RATE_BPS each way; the protocol's own code, over the simulated
-network, so the machine's speed is in none of the figures. Three sites all-reduce a gradient in a
-loop, and call `admit` before each round; the fourth joins, gets a state STATES times as large as
-the gradient, and all-reduces with them. Each row is a state, and a time that computing a gradient
-takes. Compared are the others' steps before the fourth asked to be let in with those until it
-contributes (their mean, and the longest); the time in which the state came with what the links to
-the newcomer need for it alone; and all that these links carried meanwhile, results of the others'
-exchanges too, with what they can.
+Four sites, joined by links of RATE_BPS each way; each is a program over a group's core, and the
+network is simulated, so the machine's speed is in none of the figures. Three sites all-reduce a
+gradient in a loop, and call `admit` before each round. The fourth joins, gets a state STATES times
+as large as the gradient, and all-reduces with them. Each row has a size of the state and a time
+that computing a gradient takes. It compares the others' steps before the fourth asked to join with
+those until it contributes (their mean, and the longest). It compares the time in which the state
+came with the time that the links to the newcomer need for it alone, and all that these links
+carried meanwhile, results of the others' exchanges too, with what they can carry.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 from dataclasses import dataclass, field
+from itertools import permutations
 from statistics import median
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import common
-from anabranch.exchange.arithmetic import Flat
+from anabranch.exchange.arithmetic import Flat, Floats
 from anabranch.exchange.terms import Op, Terms, Wire
+from anabranch.group import Service
+from anabranch.group.async_group import AsyncGroup, Door, Ports, join
+from anabranch.group.hand_over import Offer
 from anabranch.log import events
-from anabranch.net.messages import Admitted
 from anabranch.overlay import Link, Overlay, Site
-from anabranch.plan import Packed, Plan
-from anabranch.scheduler.losses import Repairs
-from anabranch.scheduler.server import Scheduler
-from anabranch.site.agent import SiteAgent, Transport
+from anabranch.plan import Plan
+from anabranch.scheduler.deal import ByShare
 from anabranch_lab.sim.loop import run_virtually
 from anabranch_lab.sim.network import SimulatedNetwork
 
@@ -44,13 +45,25 @@ CHUNK_ELEMENTS = 6_000
 BEFORE, AFTER = 4, 4  # steps before the newcomer asks, and after it contributes
 STATES = 1, 3
 COMPUTE_S = 0.0, 1.0, 10.0
+TOKEN = "joined"
 ADDRESS = "127.0.0.1", 0
-
-Floats = npt.NDArray[np.float32]
+TERMS = Terms(Op.MEAN, Wire.FLOAT32, ELEMENTS)
+SERVICE = Service(
+    Overlay(
+        "four sites",
+        tuple(Site(f"site-{i}") for i in range(SITES)),
+        tuple(Link(a, b, RATE_BPS, LATENCY_S) for a, b in permutations(range(SITES), 2)),
+    ),
+    awareness=None,
+    deal=ByShare(),
+    model_elements=ELEMENTS,
+    chunk_elements=CHUNK_ELEMENTS,
+    begin_with=SITES - 1,
+)
 
 
 class Log:
-    """What the scheduler writes down, which does not matter here."""
+    """The scheduler's log, which keeps nothing."""
 
     def began(self, buffer_elements: int, plan: Plan) -> None: ...
 
@@ -72,99 +85,77 @@ class Lived:
     asked_s: float = 0.0
     state_s: float = 0.0
     sent_bytes: int = 0
-    weights: Floats | None = None
+    weights: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
 
 
-def planned(overlay: Overlay, version: int = 1, previous: Plan | None = None) -> Plan:
-    return Packed().plan(overlay, version=version)
+class Training:
+    """Three sites that train, and a fourth that joins.
 
+    Args:
+        states: the size of the state, in gradients.
+        compute_s: the time that computing a gradient takes.
+    """
 
-async def hand_on(agent: SiteAgent, told: Admitted, state: Floats) -> asyncio.Task[None]:
-    """Hand the state on, or get it, as a group does; return what ends when that has."""
-    await agent.gather(b"")
-    buffer = state.copy() if told.follows and agent.welcome.site in told.holders else state
-    terms = Terms(Op.COPY, Wire.FLOAT32, len(state), None, told.newcomers)
+    def __init__(self, states: int, compute_s: float) -> None:
+        self._states, self._compute_s = states, compute_s
+        self._lived = [Lived() for _ in range(SITES)]
+        self._groups: dict[int, AsyncGroup] = {}
+        self._newcomer_comes = asyncio.Event()
+        self._last_step = math.inf
 
-    async def run() -> None:
-        await agent.round_ended(await agent.exchange(Flat(buffer), terms), None)
-        agent.has_state()
+    async def run(self) -> list[Lived]:
+        """Run the group to its end; return what each site has seen."""
+        loop = asyncio.get_running_loop()
+        network = SimulatedNetwork(loop, SERVICE.overlay, seed=0, control_latency_s=LATENCY_S)  # type: ignore[arg-type]
+        scheduler = SERVICE.scheduler(network.control(None), TOKEN, Log())
+        address = await scheduler.listen(ADDRESS)
 
-    return asyncio.create_task(run())
+        async def live(site: int) -> None:
+            if site == SITES - 1:
+                await self._newcomer_comes.wait()
+            door = Door(address, SERVICE.overlay.sites[site].name, TOKEN, ADDRESS)
+            group = await join(Ports(network.control(site), network.lanes(site)), door)
+            await group.start(group.settings.transport(), network.lanes(site))
+            await self._train(group)
+            await group.leave()
+            await group.close()
 
+        network.begin()
+        await asyncio.gather(*(live(site) for site in range(SITES)))
+        await scheduler.finished()
+        await scheduler.close()
+        return self._lived
 
-async def join(states: int, compute_s: float) -> list[Lived]:
-    """Let three sites train, and a fourth join."""
-    loop = asyncio.get_running_loop()
-    pairs = [(a, b) for a in range(SITES) for b in range(SITES) if a != b]
-    links = tuple(Link(a, b, RATE_BPS, latency_s=LATENCY_S) for a, b in pairs)
-    overlay = Overlay("four sites", tuple(Site(f"site-{i}") for i in range(SITES)), links)
-    network = SimulatedNetwork(loop, overlay, seed=0, control_latency_s=LATENCY_S)  # type: ignore[arg-type]
-    scheduler = Scheduler(
-        network.control(None),
-        overlay,
-        planned(overlay),
-        "joined",
-        "",
-        lambda plan, elements: CHUNK_ELEMENTS,
-        Log(),
-        repairs=Repairs(planned, 2, SITES - 1),
-    )
-    address = await scheduler.listen(ADDRESS)
-    lived = [Lived() for _ in range(SITES)]
-    agents: dict[int, SiteAgent] = {}
-    last: list[int] = []  # the step after which all leave
-    comes = asyncio.Event()
-
-    async def live(site: int) -> None:
-        newcomer = site == SITES - 1
-        if newcomer:
-            await comes.wait()
-        own, handing_on = lived[site], None
-        name = overlay.sites[site].name
-        ports = network.control(site), network.lanes(site)
-        agent = SiteAgent(*ports, name, "joined", ADDRESS, None, lambda sender, error: None)
-        agents[site] = agent
-        await agent.join(address)
-        await agent.start(Transport(CHUNK_ELEMENTS, CHUNK_ELEMENTS, 1 << 20), network.lanes(site))
-        state = np.zeros(states * ELEMENTS, np.float32)  # its first element counts the steps
-        own.asked_s = loop.time()
-        while not last or state[0] < last[0]:
-            began_s = loop.time()
-            told = await agent.admit()
+    async def _train(self, group: AsyncGroup) -> None:
+        site, own = group.index, self._lived[group.index]
+        self._groups[site] = group
+        step, weights = 0, np.zeros(self._states * ELEMENTS, np.float32)
+        own.asked_s = group.now_s()
+        while step < self._last_step:
+            began_s = group.now_s()
+            told = await group.agent.admit()
             if told.newcomers:
-                handing_on = await hand_on(agent, told, state)
-                if not (told.follows and site in told.holders):
-                    await handing_on
-            agent.has_state()
-            if newcomer and not own.steps:
-                own.state_s = loop.time()
-                for other, each in agents.items():
-                    lived[other].sent_bytes = each.sent_bytes().get(site, 0)
-            await asyncio.sleep(compute_s)
-            step = int(state[0])
+                state = {"step": step, "weights": weights}
+                offer = Offer(state, told.follows) if site in told.holders else None
+                handed = await group.hand_over(told, offer)
+                if handed.state is not None:
+                    step, weights = handed.state["step"], handed.state["weights"]
+                    own.state_s = group.now_s()
+                    for other, each in self._groups.items():
+                        self._lived[other].sent_bytes = each.agent.sent_bytes().get(site, 0)
+            group.agent.has_state()
+            await asyncio.sleep(self._compute_s)
             gradient = np.full(ELEMENTS, step * SITES + site, np.float32)
-            terms = Terms(Op.MEAN, Wire.FLOAT32, ELEMENTS)
-            done = await agent.exchange(Flat(gradient), terms)
-            await agent.round_ended(done, None)
-            state += gradient[0]
-            state[0] = step + 1
+            done = await group.exchange(Flat(gradient), TERMS)
+            weights += gradient[0]
+            step += 1
             whose = done.contributions[0].sites if done.contributions else done.members
-            own.steps.append((began_s, loop.time(), whose))
-            if site == 0 and step + 1 == BEFORE:
-                comes.set()
-            if newcomer and site in whose and not last:
-                last.append(step + 1 + AFTER)
-        own.weights = state
-        if handing_on is not None:
-            await handing_on
-        await agent.leave()
-        agent.close()
-
-    network.begin()
-    await asyncio.gather(*(live(site) for site in range(SITES)))
-    await scheduler.finished()
-    await scheduler.close()
-    return lived
+            own.steps.append((began_s, group.now_s(), whose))
+            if step == BEFORE:
+                self._newcomer_comes.set()
+            if site == SITES - 1 and site in whose:
+                self._last_step = min(self._last_step, step + AFTER)
+        own.weights = weights
 
 
 def account(lived: list[Lived], states: int, compute_s: float) -> dict[str, Any]:
@@ -208,7 +199,9 @@ def main() -> None:
     rows = []
     for states in STATES:
         for compute_s in COMPUTE_S:
-            rows.append(account(run_virtually(join(states, compute_s)), states, compute_s))
+            rows.append(
+                account(run_virtually(Training(states, compute_s).run()), states, compute_s)
+            )
             print(rows[-1], flush=True)
     if not options.dry:
         settings = {"sites": SITES, "rate_bps": RATE_BPS, "elements": ELEMENTS}
