@@ -60,10 +60,11 @@ class Offer:
         self.arrays: list[npt.NDArray[np.float32]] = []
         self.error: Exception | None = None
         try:
-            self.packed = Packed(state() if callable(state) else state)
+            packed = Packed(state() if callable(state) else state)
             # The caller's thread makes an offer, so that the event loop is not held up by a copy.
-            arrays = self.packed.arrays
+            arrays = packed.arrays
             self.arrays = [array.copy() for array in arrays] if group_goes_on else arrays
+            self.packed = packed  # only now: where memory for the copy lacks, there is no offer
         except Exception as error:  # the newcomers wait for it, whatever it is
             self.error = error
 

@@ -25,9 +25,9 @@
 no circle of relays waits for itself, and a slow link delays only messages that must cross it.
 
 **Spare messages** (the state of training for a newcomer, while the others train) alternate with
-other messages where both wait. So a step and a hand-over each take at most twice their time. If
-spare messages yielded more, a busy link would keep the newcomer out for as many times longer, and
-the others would win nothing: the state has the same bytes, over however many steps they are spread.
+other messages where both wait, so each kind gets half of the messages of a busy lane. If spare
+messages yielded more, the newcomer would be kept out for longer, and the others would gain little:
+the state has the same bytes, over however many steps they are spread.
 
 **What must never happen.** A credit of a withdrawn or dropped message is lost: its route would slow
 down for good, or stop. A message is neither sent nor ended: its exchange would never end.

@@ -530,8 +530,8 @@ class SiteAgent:
         Returns:
             Whether the others continue without this site; it has then not waited for their end.
         """
-        # Not once the calls in the program's place have ended: a member that they need may wait
-        # for another call of this site, and hears only now that it does not come.
+        # Calls in the program's place may be in progress. A member that they need may wait for
+        # another call of this site, and learns from this message that it does not come.
         self._collectives.finish()
         self._leaves = True
         self._scheduler.say(Leave())
