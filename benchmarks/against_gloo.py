@@ -101,7 +101,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.tcp:
         os.environ[_OVER_TCP] = "1"
-    order = range(options.sites)
+    order = list(range(options.sites))
     if options.gloo_order is not None:
         order = [int(rank) for rank in options.gloo_order.split(",")]
         if sorted(order) != list(range(options.sites)):

@@ -94,6 +94,7 @@ def cost(overlay: Overlay, search: str) -> dict[str, float]:
 
 
 def main() -> None:
+    common.no_options(__doc__)
     kinds = {
         "internet2-9": [internet2_9()],
         "sparse": [drawn(seed) for seed in DRAWS],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import subprocess
@@ -42,6 +43,13 @@ def write(name: str, seed: int, **figures: Any) -> None:
     }
     path.write_text(dumps(document) + "\n", encoding="utf-8")
     print(f"written: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+
+
+def no_options(description: str | None) -> None:
+    """Answer --help, and refuse any other argument."""
+    argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
 
 
 def commit() -> str:

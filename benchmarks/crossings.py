@@ -76,6 +76,7 @@ def count(chunks: int) -> Counter[Call]:
 
 
 def main() -> None:
+    common.no_options(__doc__)
     ways: dict[str, object] = {}
     for way in ("over TCP", "shared memory"):
         if way == "over TCP":

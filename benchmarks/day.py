@@ -98,7 +98,7 @@ def take_part(told: Told) -> None:
             loss = torch.nn.functional.cross_entropy(
                 model(data.train_inputs[batch]), data.train_labels[batch]
             )
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             group.all_reduce(p.grad for p in model.parameters())
             optimiser.step()
             step += 1
@@ -214,6 +214,7 @@ def run(seed: int, faults: bool, steps: int, data: str) -> dict[str, Any]:
             process = wan.popen(
                 None, command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment
             )
+            assert process.stdout is not None
             address = process.stdout.readline().strip()
             if not address:
                 raise RuntimeError(f"no scheduler: {(folder / 'scheduler').read_text()}")
@@ -290,8 +291,9 @@ def account(sites: Sequence[Site], happened: Sequence[tuple[str, float]]) -> dic
             if line["at"] > at and line["began"] < min(at + FELT_S, following)
         ]
         felt.append({"what": what, "longest_step_s": round(max(slowed, default=0.0), 3)})
+    observed = results[OBSERVER]
     return {
-        "accuracy": results[OBSERVER]["accuracy"] if results[OBSERVER] else None,
+        "accuracy": observed["accuracy"] if observed else None,
         "all_ended_alike": whole and len({each["sum"] for each in results if each}) == 1,
         "steps": lines[-1]["step"] if lines else 0,
         "steps_in_order": [line["step"] for line in lines] == [*range(1, len(lines) + 1)],

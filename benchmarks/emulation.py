@@ -237,7 +237,7 @@ def ping(host: str, target: str) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as here:
         here.bind((host, PORT))
         here.settimeout(1.0)
-        trips_s = []
+        trips_s: list[float] = []
         while len(trips_s) < PINGS:
             sent_s = time.perf_counter()
             here.sendto(b"?", (target, PORT))
@@ -271,6 +271,7 @@ def delay_and_loss(overlay: Overlay) -> dict[str, float]:
         server = wan.popen(
             there.target, [sys.executable, __file__, "--echo", target], stdout=-1, text=True
         )
+        assert server.stdout is not None
         server.stdout.readline()
         command = [sys.executable, __file__, "--ping", host, target]
         client = wan.popen(there.source, command, stdout=-1, text=True)

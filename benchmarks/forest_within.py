@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import common
 from anabranch.fleet import Compute
@@ -59,7 +60,7 @@ def scenario(
     )
 
 
-def measure(name: str, gini: float, seed: int) -> dict[str, object]:
+def measure(name: str, gini: float, seed: int) -> dict[str, Any]:
     """Return how many updates each kind of forest makes on one network with one fleet."""
     overlay, compute = setting.place(name, gini, seed)
     updates: dict[str, int] = {}

@@ -48,6 +48,7 @@ def iterations(scenario: Scenario, overlay: Overlay) -> list[dict[str, Any]]:
 
 
 def main() -> None:
+    common.no_options(__doc__)
     paces, overlay = load(SCENARIOS / "paces.toml")
     assert paces.serve is not None
     ahead = replace(paces.serve, ahead=True)

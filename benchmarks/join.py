@@ -117,6 +117,7 @@ def run_once(elements: int, rate_bps: float, compute_s: float, is_backed: bool) 
         scheduler = wan.popen(
             None, command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment
         )
+        assert scheduler.stdout is not None
         address = scheduler.stdout.readline().strip()
         lines: list[list[dict[str, Any]]] = [[] for _ in range(SITES)]
 
@@ -131,6 +132,7 @@ def run_once(elements: int, rate_bps: float, compute_s: float, is_backed: bool) 
             )
 
             def follow() -> None:
+                assert process.stdout is not None
                 for text in process.stdout:
                     lines[site].append(json.loads(text))
 

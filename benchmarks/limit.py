@@ -27,6 +27,7 @@ LARGE, RUNS = 300, 5
 
 
 def main() -> None:
+    common.no_options(__doc__)
     over = [
         bound_rate_bps(overlay) / limit_rate_bps(overlay)
         for kind in KINDS

@@ -118,8 +118,8 @@ def main() -> None:
     parser.add_argument("--mb", type=int, help="buffers of this size alone")
     options = parser.parse_args()
     results = []
-    heads = ("sites", "links", "Gbit/s", "MB", "links' way")
-    heads += ("round, s", "share of limit", "relay busy", "machine's CPU s a round")
+    heads = ["sites", "links", "Gbit/s", "MB", "links' way"]
+    heads += ["round, s", "share of limit", "relay busy", "machine's CPU s a round"]
     print(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
     for sites, times, mb in NETWORKS:
         if options.only not in (None, sites) or options.mb not in (None, mb):

@@ -23,6 +23,7 @@ RUNS = 3
 
 
 def main() -> None:
+    common.no_options(__doc__)
     results: dict[str, object] = {}
     for name in NAMES:
         cpu_s: dict[int, list[float]] = {elements: [] for elements in SIZES}

@@ -29,6 +29,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,7 @@ from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.net.errors import PeerError
 from anabranch.net.frames import CONTROL_LIMITS, DISCARD, Sink
 from anabranch.net.messages import AnyMessage, PartialSum, Ready
-from anabranch.net.network import Address, Connection
+from anabranch.net.network import Connection
 from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import dumps, random_complete
 from anabranch.site._lane import Lane
@@ -112,7 +113,7 @@ class Silent:
 class PacedLoop(asyncio.SelectorEventLoop):
     """An event loop whose connections the kernel holds to a rate."""
 
-    async def sock_connect(self, sock: socket.socket, address: Address) -> None:
+    async def sock_connect(self, sock: socket.socket, address: Any) -> None:
         sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, int(PACED_BPS / 8))
         await super().sock_connect(sock, address)
 

@@ -109,7 +109,7 @@ def epoch(model: nn.Module, client: Client, order: npt.NDArray[np.int64]) -> Non
         with torch.no_grad():
             for parameter in model.parameters():
                 assert parameter.grad is not None
-                parameter -= LEARNING_RATE * parameter.grad
+                parameter.sub_(LEARNING_RATE * parameter.grad)
 
 
 def run(rule: OutlierFilter, alpha: float, ratio: float, bad: str, seed: int) -> Found:
@@ -145,7 +145,8 @@ def run(rule: OutlierFilter, alpha: float, ratio: float, bad: str, seed: int) ->
         if bad == "opposite updates" and node in wrong:
             before = pulled[node]
             came = {
-                name: (2 * before[name] - each).astype(each.dtype) for name, each in came.items()
+                name: (2 * before[name] - each).astype(each.dtype)  # type: ignore[operator]
+                for name, each in came.items()
             }
         follow(federation.returned(node, came, examples, now_s))
     load(model, federation.arrays)

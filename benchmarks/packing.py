@@ -107,6 +107,7 @@ def noise(overlays: list[Overlay], by: float) -> dict[str, float]:
 
 
 def main() -> None:
+    common.no_options(__doc__)
     results: dict[str, dict[str, object]] = {"survey": {}, "rounds": {}, "noise": {}}
     results["survey"]["internet2-9"] = survey([internet2_9()])
     for sites, seeds in SEEDS.items():

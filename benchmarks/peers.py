@@ -185,7 +185,8 @@ def hivemind(told: Rank) -> Iterator[Prepare]:
             control.allow_allreduce()
             control.result()
             with averager.get_tensors() as (tensor,):
-                return tensor.numpy().copy()
+                mean: Buffer = tensor.numpy().copy()
+                return mean
 
         return go
 

@@ -17,6 +17,7 @@ import tempfile
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import common
 from anabranch.fleet import ComputeModel
@@ -75,15 +76,18 @@ def run(seed: int, what: str, aware: bool) -> Run:
         return Run.of((event for _, event in read_events(log)), log)
 
 
-def measure(seed: int, what: str) -> dict[str, object]:
+def measure(seed: int, what: str) -> dict[str, Any]:
     """Return what a change costs with and without other trees."""
     aware, still = run(seed, what, True), run(seed, what, False)
-    updates = [sum(e.at_s >= FROM_S for e in each.summary.pace.applied) for each in (aware, still)]
+    pace, still_pace = aware.summary.pace, still.summary.pace
+    assert pace is not None
+    assert still_pace is not None
+    updates = [sum(each.at_s >= FROM_S for each in of.applied) for of in (pace, still_pace)]
     issued_s = [plan.at_s for plan in aware.summary.plans if plan.at_s >= CHANGE_S]
     formed_s = [formed.at_s for formed in aware.summary.formed if formed.at_s >= CHANGE_S]
     longest = 0.0
     for span in aware.trees:
-        steps = aware.summary.pace.steps_of(span.group.workers[0], span.from_s, span.until_s)
+        steps = pace.steps_of(span.group.workers[0], span.from_s, span.until_s)
         gaps = [(a.at_s, b.at_s) for a, b in pairwise(steps)]
         for begun_s, done_s in zip(issued_s, formed_s, strict=False):
             meanwhile = [b - a for a, b in gaps if a < done_s and b > begun_s]

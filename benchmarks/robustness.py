@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -92,7 +93,10 @@ def main() -> None:
         )
         print(f"{plan_name}, {what} {amount:g}: {words}", flush=True)
 
-    planners = {"packed": packed, "fapt, 9 roots": lambda network: fapt(network, roots=9)}
+    planners: dict[str, Callable[[Overlay], Plan]] = {
+        "packed": packed,
+        "fapt, 9 roots": lambda network: fapt(network, roots=9),
+    }
     for name, planner in planners.items():
         guesses = {
             ("rates wrong by", error): [

@@ -73,24 +73,27 @@ def row(usual_s: float, stall_share: float, pairs: bool, seed: int) -> dict[str,
 
 
 def main() -> None:
+    common.no_options(__doc__)
     rows = []
     for usual_s in (0.05, 0.3, 1.0):
         for stall_share, pairs in ((0.0, False), (0.001, False), (0.02, False), (0.02, True)):
             found = [row(usual_s, stall_share, pairs, seed) for seed in range(SEEDS)]
+            false_alarms = sum(one["false_alarms"] for one in found)
+            noticed_after_s = common.spread([one["noticed_after_s"] for one in found])
             each = {
                 "usual_gap_s": usual_s,
                 "stall_share": stall_share,
                 "stalls_in_pairs": pairs,
                 "false_alarms": [one["false_alarms"] for one in found],
                 "stalls": [one["stalls"] for one in found],
-                "noticed_after_s": common.spread([one["noticed_after_s"] for one in found]),
+                "noticed_after_s": noticed_after_s,
             }
             rows.append(each)
             print(
                 f"gaps of {usual_s} s, {100 * stall_share:g} % stalls of {STALL:g} times that"
-                f"{' in pairs' if pairs else ''}: {sum(each['false_alarms'])} false alarms in "
+                f"{' in pairs' if pairs else ''}: {false_alarms} false alarms in "
                 f"{SEEDS} times {ROUNDS} rounds; silence noticed after "
-                f"{each['noticed_after_s']['median']} s"
+                f"{noticed_after_s['median']} s"
             )
     common.write(
         "silence", seed=0, rounds=ROUNDS, seeds=SEEDS, least_s=LEAST_S, stall=STALL, rows=rows

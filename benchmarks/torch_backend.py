@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -77,13 +77,13 @@ def model_of(told: Told) -> Any:
             return x.view_as(x)
 
         @staticmethod
-        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
             time.sleep(told.compute_s / (LAYERS + 1))
             return gradient
 
     class Layer(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            found: torch.Tensor = Slow.apply(super().forward(x))
+            found: torch.Tensor = Slow.apply(super().forward(x))  # type: ignore[no-untyped-call]
             return found
 
     torch.manual_seed(told.seed)
@@ -121,8 +121,12 @@ def hsdp(told: Told) -> dict[str, Any]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    other = {"backend_override": {"inter": told.backend}}
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("inter", "intra"), **other)
+    mesh = init_device_mesh(
+        "cpu",
+        (2, 2),
+        mesh_dim_names=("inter", "intra"),
+        backend_override={"inter": told.backend},
+    )
     model = model_of(told)
     for layer in model:
         fully_shard(layer, mesh=mesh)
@@ -140,8 +144,8 @@ def loopback(told: Told) -> dict[str, Any]:
     gloo = dist.new_group(backend="gloo")
     group = group_of()
     tensor = torch.empty(told.width, device=told.device)
-    ready = torch.cuda.synchronize if tensor.is_cuda else lambda: None
-    ways = {
+    ready: Callable[[], object] = torch.cuda.synchronize if tensor.is_cuda else lambda: None
+    ways: dict[str, Callable[[], object]] = {
         "gloo": lambda: dist.all_reduce(tensor, group=gloo),
         "backend": lambda: dist.all_reduce(tensor),
         "group": lambda: group.all_reduce(tensor, op="sum"),
@@ -488,7 +492,7 @@ def main() -> None:
         take_part(Told(**json.loads(options.told)))
         return
     far = internet2_9()
-    runs = {
+    runs: dict[str, Callable[[], None]] = {
         "far": lambda: compare_ddp("far", far, options),
         "near": lambda: compare_ddp("near", versions.near(far), options),
         "hsdp": lambda: compare_hsdp(options),

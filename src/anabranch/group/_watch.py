@@ -65,7 +65,7 @@ class Watch:
             if type(each) in (Tensor, nn.Parameter) and each.layout is strided:
                 address = each.data_ptr()
                 self._averaged.pop(address, None)  # the order is that of the latest calls
-                reference = StorageWeakRef(each.untyped_storage())  # type: ignore[no-untyped-call]
+                reference = StorageWeakRef(each.untyped_storage())
                 self._averaged[address] = reference
 
     def before_step(self, optimizer: Any) -> None:

@@ -64,7 +64,7 @@ def untraced(kind: type) -> None:
     """
     for name, method in list(vars(kind).items()):
         if not name.startswith("__") and isinstance(method, FunctionType):
-            setattr(kind, name, torch.compiler.disable(method))  # type: ignore[no-untyped-call]
+            setattr(kind, name, torch.compiler.disable(method))
 
 
 class Work(dist.Work):

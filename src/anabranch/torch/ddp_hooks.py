@@ -42,7 +42,7 @@ class State(Protocol):
 
 def hook(
     state: State,
-    bucket: dist.GradBucket,  # type: ignore[name-defined]
+    bucket: dist.GradBucket,
 ) -> torch.futures.Future[torch.Tensor]:
     """Make of a bucket what its state says: for ``DistributedDataParallel.register_comm_hook``.
 
