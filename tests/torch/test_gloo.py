@@ -326,3 +326,24 @@ def test_a_call_in_words_has_all_that_ranks_must_agree_on():
 def test_every_collective_has_its_words():
     base = {name for name in COLLECTIVES if hasattr(dist.ProcessGroup, name)}
     assert base >= {"allreduce", "_allgather_base", "alltoall_base", "reduce_scatter"}
+
+
+def _loses_a_connection(*_: Any) -> None:
+    """Fail as gloo does while a rank dies that it connects to."""
+    raise RuntimeError(
+        "Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:553] Connection closed by "
+        "peer [::1]:22162. This is typically caused by a remote worker crashing."
+    )
+
+
+@pytest.mark.parametrize("error", [RunAborted, ExchangeError])
+def test_a_rank_that_dies_while_gloo_connects_is_named(monkeypatch, error):
+    store, whole = dist.HashStore(), Future()
+    options = options_of(store, LIMIT)
+    monkeypatch.setattr("anabranch.torch._gloo._Gloo", _loses_a_connection)
+    told = threading.Timer(0.3, whole.set_exception, [error("site 1 (rank1) died")])
+    told.start()
+    kind = RunAborted if error is RunAborted else RuntimeError
+    with pytest.raises(kind, match=r"^connecting the ranks: site 1 \(rank1\) died$"):
+        Gloo(store, 0, 2, options, whole)
+    told.join()

@@ -82,6 +82,10 @@ class Gloo:
         options: of :func:`options_of`.
         whole: fails once a rank is lost, or by what ends the group under it before its time. Gloo
             ends with it, since it carries nothing without one of its ranks.
+
+    Raises:
+        RunAborted: the group ended while gloo connected the ranks; names who or what caused it.
+        RuntimeError: gloo could not connect the ranks for another reason.
     """
 
     def __init__(self, store: Any, rank: int, size: int, options: Any, whole: Future[None]) -> None:
@@ -89,21 +93,26 @@ class Gloo:
         self._rank, self._size = rank, size
         self._contexts = len(options._devices)
         self._inner = _Base(self.store, rank, size)
+        self._whole = whole
+        self._over = ""  # why no call can be made
         kind = dist.ProcessGroup.BackendType.GLOO
         self._inner._set_default_backend(kind)
-        gloo = _Gloo(self.store, rank, size, options)
+        try:
+            gloo = _Gloo(self.store, rank, size, options)
+        except RuntimeError as error:
+            reason = str(error).partition(_ADVICE)[0]
+            cause = self._cause() if _has_lost_a_connection(reason) else ""
+            raise self._kind()(f"connecting the ranks: {cause or f'gloo: {reason}'}") from error
         gloo._set_sequence_number_for_group()
         gloo._set_default_timeout(_NO_LIMIT)
         for device in ("cpu", "cuda"):
             self._inner._register_backend(torch.device(device), kind, gloo)
         self._lock = threading.Lock()
-        self._over = ""  # why no call can be made
         self._ends: threading.Thread | None = None
         self._threads: list[threading.Thread] = []
         self._agreed: queue.SimpleQueue[tuple[Work, Call] | None] = queue.SimpleQueue()
         self._begun: queue.SimpleQueue[tuple[Work, Call, Any] | None] = queue.SimpleQueue()
         self._from_any: set[Work] = set()
-        self._whole = whole
         whole.add_done_callback(self._is_not_whole)
 
     @property
@@ -265,7 +274,7 @@ class Gloo:
         Where it has lost a connection, that ends gloo, and the cause is what others say.
         """
         reason = str(error).partition(_ADVICE)[0]
-        if not any(each in reason for each in _LOST):
+        if not _has_lost_a_connection(reason):
             return RuntimeError(f"{what}: gloo: {reason}")
         if not self._over:
             self.end(self._cause() or f"gloo: {reason}")
@@ -287,10 +296,14 @@ class Gloo:
         return ""
 
     def _error(self, what: str) -> Exception:
+        why = self._over if self._over.startswith(what) else f"{what}: {self._over}"
+        return self._kind()(why)
+
+    def _kind(self) -> type[Exception]:
+        """Return the class of errors: RunAborted once the group has ended early."""
         is_known = self._whole.done() and not self._whole.cancelled()
         has_group_ended = is_known and isinstance(self._whole.exception(), RunAborted)
-        why = self._over if self._over.startswith(what) else f"{what}: {self._over}"
-        return (RunAborted if has_group_ended else RuntimeError)(why)
+        return RunAborted if has_group_ended else RuntimeError
 
     def close(self) -> None:
         """Destroy gloo, once what was agreed on has ended; tell ranks that wait for this one."""
@@ -305,6 +318,10 @@ class Gloo:
         elif not was_over and not self._whole.done():
             self._tell("has destroyed its process group")
         self._inner = None
+
+
+def _has_lost_a_connection(reason: str) -> bool:
+    return any(each in reason for each in _LOST)
 
 
 class ToAndFro(dist.Work):
