@@ -155,6 +155,7 @@ class Supervisor:
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("ANABRANCH_", "SLURM"))}
         variables = {**clean, "OMP_NUM_THREADS": "1", **environment}
         self.ended[name], self.codes[name] = threading.Event(), []
+        (self.folder / name).touch()
 
         def keep_running() -> None:
             while not self._is_over:
