@@ -1,15 +1,15 @@
-"""The line under points that can be late but never early. Pure.
+"""Fits a line under points that can be late but never early. Pure.
 
-Queues, pauses and busy processors only ever delay what is timed, so of all lines of a slope the
-one to believe lies under every point and touches the earliest. Among slopes, the best is the one
-under which the points are least late in total: a linear programme in two unknowns, known from
-estimating the skew of clocks (Moon, Skelly and Towsley, INFOCOM 1999). Here several groups of
-points share the slope, each with a start of its own: runs of chunks on one link, or the two
-directions in which two clocks are compared.
+Queues, pauses and busy processors only ever delay an event. So of all lines of one slope, the right
+one lies under every point and touches the earliest. The best slope is the one with the least total
+lateness. That is a linear programme in two unknowns, known from estimating the skew of clocks
+(Moon, Skelly and Towsley, INFOCOM 1999). Here several groups of points share the slope, each with
+its own intercept: runs of chunks on one link, or the two directions in which two clocks are
+compared.
 
-The total lateness is convex in the slope, and its derivative steps where the line turns from one
-edge of a group's lower convex hull to the next, by (points of the group) x (width of the edge).
-So the best slope is a weighted median of hull edges: no iteration, and no scale to choose.
+The total lateness is convex in the slope. Its derivative steps where the line turns from one edge
+of a group's lower convex hull to the next, by (points of the group) x (width of the edge). So the
+best slope is a weighted median of hull edges. It needs no iteration and no choice of scale.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def lower_hull(points: Iterable[Point]) -> list[Point]:
     hull: list[Point] = []
     for x, y in sorted(points):
         if hull and hull[-1][0] == x:
-            continue  # of equal x the lowest came first
+            continue  # of points with equal x, the lowest came first
         while len(hull) >= 2:
             (x0, y0), (x1, y1) = hull[-2:]
             if (y1 - y0) * (x - x1) < (y - y1) * (x1 - x0):
@@ -40,19 +40,20 @@ def lower_hull(points: Iterable[Point]) -> list[Point]:
 
 
 def least_late_slope(groups: Iterable[Sequence[Point]]) -> float | None:
-    """Return the common slope of lines, one under each group, that leave the least lateness.
+    """Return the common slope of lines, one under each group, with the least total lateness.
 
     Args:
         groups: points (x, y) in any order; y is late by an unknown amount >= 0.
 
     Returns:
-        The slope; the middle of the range where several are as good; None where no group has two
+        The slope; the middle of the range if several are equally good; None if no group has two
         different x.
 
     >>> least_late_slope([[(0, 0.0), (1, 2.0), (2, 9.0), (3, 6.0)]])
     2.0
     """
-    slope_at_left = total = 0.0  # of the total lateness, left of every edge; and its whole rise
+    # The derivative of the total lateness, left of every edge; and how much it rises in all.
+    slope_at_left = total = 0.0
     edges: list[tuple[float, float]] = []
     for points in groups:
         hull = lower_hull(points)
@@ -74,7 +75,7 @@ def least_late_slope(groups: Iterable[Sequence[Point]]) -> float | None:
 
 
 def lateness(points: Sequence[Point], slope: float) -> float:
-    """Return how late the points are on average behind the line of a slope that lies under them.
+    """Return the points' mean lateness behind the highest line of this slope under them.
 
     >>> lateness([(0, 0.0), (1, 2.0), (2, 7.0), (3, 6.0)], slope=2.0)
     0.75

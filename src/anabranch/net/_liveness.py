@@ -1,8 +1,8 @@
-"""Whether the other end of a connection lives: a heartbeat each way, and what the kernel knows.
+"""Detects a lost peer, from heartbeats in both directions and from the kernel's TCP statistics.
 
-Each end says something every ``heartbeat_s``. At each heartbeat it looks how long the other end has
-been silent, and for how long that end's kernel has acknowledged nothing; what the two mean is
-decided in :mod:`anabranch.net.silence`. The other end is given up at most once.
+Each end sends something every ``heartbeat_s``. At each heartbeat it measures how long the peer has
+been silent, and for how long the peer's kernel has acknowledged nothing.
+:mod:`anabranch.net.silence` judges the two durations. A peer is given up at most once.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ from dataclasses import dataclass
 from anabranch.net.errors import LinkError, SilentWay
 from anabranch.net.silence import Silence, Unanswered, answers, is_way_down
 
-# Of the kernel's account (linux/tcp.h, struct tcp_info): probes of a closed window that are
-# unanswered, segments that are unacknowledged, and how many milliseconds ago data and the latest
-# acknowledgment came.
+# Fields of the kernel's struct tcp_info (linux/tcp.h): unanswered probes of a closed window,
+# unacknowledged segments, and the milliseconds since the latest data and acknowledgment.
 _TCP_INFO = struct.Struct("=3xB20xI24xII")
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a silent peer is borne with.
+    """The least silences that end a connection.
 
     Args:
-        least_silence_s: no peer is given up that is silent for less.
-        heartbeat_s: how often each end says something; the same at both.
-        stillness_s: no peer is given up that is silent for less while its kernel answers.
-        ends_with_way: whether the connection ends, by :class:`SilentWay`, soon after nothing
-            crosses the way to the peer any more.
+        least_silence_s: the least silence after which the peer counts as lost.
+        heartbeat_s: how often each end sends something; the same at both ends.
+        stillness_s: the least silence after which the peer counts as lost while its kernel answers.
+        ends_with_way: whether the connection ends with :class:`SilentWay` soon after the path to
+            the peer fails.
     """
 
     least_silence_s: float
@@ -42,13 +41,13 @@ class Patience:
 
 
 class Liveness:
-    """Looks at each heartbeat whether the peer lives.
+    """Sends a heartbeat and checks the peer's, periodically.
 
     Args:
-        patience: how long it bears a silence.
-        beat: says that this end lives, unless it has said something since the last call; told
-            whether this end is to be mute.
-        give_up: ends the connection, for this reason.
+        patience: the least silences that end the connection.
+        beat: sends a heartbeat, unless this end has sent something since the last call; its
+            argument tells whether this end must stay mute.
+        give_up: ends the connection, for the reason given.
     """
 
     def __init__(
@@ -64,32 +63,33 @@ class Liveness:
         self._least_silence_s = patience.least_silence_s
         self._stillness_s = patience.stillness_s
         self._unanswered = Unanswered()
-        self._stands_for_links = False  # which are silent while the kernel's own are not
-        self._tell: Callable[[bool], None] | None = None  # whether the silence is unusual
-        self._is_silent = False  # as was told
+        # It emulates links, whose silence the kernel's statistics do not show.
+        self._stands_for_links = False
+        self._tell: Callable[[bool], None] | None = None  # gets whether the silence is unusual
+        self._is_silent = False  # as last reported
         self._is_mute = self._is_deaf = _never
         self._peer = "?"
         self._tcp: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, peer: str, tcp: socket.socket | None) -> None:
-        """Look from now on.
+        """Start the heartbeats and checks.
 
         Args:
-            peer: the other end, for errors.
-            tcp: the connection, where the kernel has an account of it; None where the other end is
-                on this machine, or where a pipe leads to it.
+            peer: the peer's name, for errors.
+            tcp: the TCP socket, for the kernel's statistics; None if the peer is on this machine,
+                or a pipe leads to it.
         """
         self._peer, self._tcp = peer, tcp
         self._timer = self._loop.call_later(self._patience.heartbeat_s, self._look)
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop the heartbeats and checks."""
         if self._timer is not None:
             self._timer.cancel()
 
     def give_up_after(self, least_silence_s: float, stillness_s: float) -> None:
-        """Give the peer up after a silence of so much, at least; and while its kernel answers."""
+        """Set the least silences after which the peer counts as lost; see :class:`Patience`."""
         self._silence.least_s = self._least_silence_s = least_silence_s
         self._stillness_s = stillness_s
 
@@ -103,11 +103,11 @@ class Liveness:
         self._stands_for_links = True
 
     def tell(self, told: Callable[[bool], None] | None) -> None:
-        """Call back as :meth:`anabranch.net.network.Connection.tell_silence` says, or no more."""
+        """See :meth:`anabranch.net.network.Connection.tell_silence`; None ends the reports."""
         self._tell = told
 
     def heard(self, now_s: float) -> None:
-        """Take note that something came."""
+        """Note that data arrived."""
         if self._is_deaf():
             return
         self._silence.heard(now_s)
@@ -115,7 +115,7 @@ class Liveness:
             self._told(False)
 
     def _look(self) -> None:
-        """Say that this end lives, and see that the peer does."""
+        """Send a heartbeat if idle; check the peer's silence."""
         now_s, beat_s = self._loop.time(), self._patience.heartbeat_s
         self._timer = self._loop.call_later(beat_s, self._look)
         self._beat(self._is_mute())
@@ -145,7 +145,7 @@ class Liveness:
             self._tell(is_silent)
 
     def _too_silent(self, silent_s: float, unanswered_s: float | None) -> str | None:
-        """Return why the peer's silence is too long, as what follows in a sentence, or None."""
+        """Return why the silence is too long, as the end of a sentence; None if it is not."""
         most_s = self._silence.most_s
         if silent_s <= most_s:
             return None
@@ -162,11 +162,11 @@ class Liveness:
         )
 
     def _unanswered_s(self, now_s: float) -> float | None:
-        """Return for how long the peer's kernel has not answered; None where that is not known."""
+        """Return how long the peer's kernel has not answered, seconds; None if unknown."""
         if self._stands_for_links:
             return None
         if self._tcp is None:
-            return 0.0  # its kernel is ours
+            return 0.0  # the peer's kernel is ours
         account = account_of(self._tcp)
         if account is None:
             return None
@@ -175,7 +175,7 @@ class Liveness:
         return self._unanswered.look(now_s, waits, now_s - acked_ms / 1e3)
 
     def _kernel_silent_s(self) -> float:
-        """Return how long ago data came, as the kernel knows; infinite where it does not say."""
+        """Return the seconds since the kernel received data; infinite if unknown."""
         if self._tcp is None or (account := account_of(self._tcp)) is None:
             return math.inf
         return account[2] / 1e3
@@ -186,7 +186,7 @@ def _never() -> bool:
 
 
 def account_of(tcp: socket.socket) -> tuple[int, int, int, int] | None:
-    """Return the kernel's account of a connection, see _TCP_INFO; None where it has none."""
+    """Return the fields of _TCP_INFO for a connection; None where the kernel lacks them."""
     if not hasattr(socket, "TCP_INFO"):
         return None
     told = tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)

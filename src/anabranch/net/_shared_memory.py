@@ -1,10 +1,10 @@
-"""Memory that both ends of a connection within one machine have mapped, for payloads.
+"""Shared memory for the payloads of a connection within one machine.
 
-A caller sends through it (`_rings`): one copy, where a socket makes two and wakes
-the receiver for every few of its buffers. What the called end sends goes through the socket.
+The caller sends payloads through it (`_rings`), with one copy. A socket makes two copies, and wakes
+the receiver for every few of its buffers. The callee sends its data through the socket.
 
-The end that is called makes the memory and hands it over with the first byte of the stream. It is
-sealed against shrinking, so that no peer can take it away from under a reader.
+The callee makes the memory, and passes its descriptor with the first byte of the stream. The memory
+is sealed against shrinking, so that no peer can unmap it under a reader.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from typing import NamedTuple
 from anabranch.net._rings import RING_BYTES, IncomingRing, OutgoingRing
 from anabranch.net.deadline import within
 
-_ANSWER_S = 5.0  # until a listener that says nothing is called over TCP
+_ANSWER_S = 5.0  # how long a caller waits for the memory before it uses TCP
 _SEALS = getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEAL_GROW", 0)
 
 
 def is_possible() -> bool:
-    """Return whether this system has what it takes; Linux has."""
+    """Return whether this system supports it; Linux does."""
     return sys.platform == "linux" and hasattr(os, "memfd_create")
 
 
 def offer(own: TransportSocket) -> IncomingRing | None:
-    """Make memory and hand it to who has just called, with the first byte of the stream.
+    """Make memory, and pass its descriptor to the caller with the first byte of the stream.
 
     Args:
-        own: the socket of the end that was called.
+        own: the callee's socket.
 
     Returns:
-        The ring to read from; None where it could not be made or handed over.
+        The ring to read from; None if the memory could not be made or passed.
     """
     try:
         memory = os.memfd_create("anabranch", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -56,11 +56,11 @@ def offer(own: TransportSocket) -> IncomingRing | None:
 
 
 async def call(address: tuple[str, int]) -> tuple[socket.socket, OutgoingRing] | None:
-    """Call a listener of this machine, and take the memory it offers.
+    """Connect to a listener on this machine, and map the memory that it offers.
 
     Returns:
-        A connected socket and the ring to send through; None where no such listener answers soon,
-        or where it is another user's, who may take a name but not a port that is in use.
+        A connected socket and the ring to send through; None if no such listener answers in time,
+        or if it belongs to another user. Another user can take the name, but not a port in use.
     """
     try:
         caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -76,7 +76,7 @@ async def call(address: tuple[str, int]) -> tuple[socket.socket, OutgoingRing] |
             if descriptors:
                 return caller, OutgoingRing(_mapped(descriptors[0]))
     except (OSError, ValueError):
-        pass  # no listener answered, or what it sent cannot be mapped
+        pass  # no listener answered, or its memory cannot be mapped
     except BaseException:
         caller.close()
         raise
@@ -113,10 +113,10 @@ class _Credentials(NamedTuple):
 
 
 def _credentials(connection: socket.socket) -> _Credentials:
-    """Return whose the other end of a Unix-domain socket is; for a listener, at the time it began.
+    """Return the credentials of a Unix-domain socket's peer; a listener's from when it began.
 
     Raises:
-        OSError: there is no other end.
+        OSError: the socket has no peer.
     """
     layout = struct.Struct("3i")
     said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size)
@@ -124,14 +124,14 @@ def _credentials(connection: socket.socket) -> _Credentials:
 
 
 def process_of(connection: socket.socket) -> int | None:
-    """Return the process at the other end of a Unix-domain socket; None where it is not known."""
+    """Return the process at the other end of a Unix-domain socket; None if unknown."""
     try:
-        return _credentials(connection).process or None  # 0: of another namespace of processes
+        return _credentials(connection).process or None  # 0: in another PID namespace
     except OSError:
         return None
 
 
 def other_end(connection: socket.socket) -> str:
-    """Return which process is at the other end of a Unix-domain socket, for error messages."""
+    """Return a description of a Unix-domain socket's peer, for error messages."""
     process = process_of(connection)
     return "a process of this machine" if process is None else f"process {process} of this machine"

@@ -1,4 +1,4 @@
-"""Addresses as people write them: host:port, with brackets around the colons of IPv6. Pure."""
+"""Addresses as text: host:port, with brackets around an IPv6 host. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import ipaddress
 from anabranch.net.network import Address
 
 OUTBOUND_ONLY = "-"
-"""In place of the host of a site that takes no connections; the port is the site's index then."""
+"""Stands for the host of a site that takes no connections; its port is then the site's index."""
 
 ListenAt = tuple[str | None, int]
-"""Where a site takes connections; no host: where it reaches its scheduler from."""
+"""Where a site takes connections; no host: the address from which it reaches its scheduler."""
 
 _LOOPBACK = "127.0.0.1"
 _MOST_PORT = (1 << 16) - 1
@@ -20,7 +20,7 @@ def parse(text: str) -> Address:
     """Return the host and port of a text.
 
     Raises:
-        ValueError: it is not host:port; says how to write it.
+        ValueError: the text is not host:port; the message tells how to write it.
 
     >>> parse("10.0.0.1:7700"), parse("[::1]:0"), parse("paris.example.org:7700")
     (('10.0.0.1', 7700), ('::1', 0), ('paris.example.org', 7700))
@@ -36,7 +36,7 @@ def parse(text: str) -> Address:
 
 
 def show(address: Address) -> str:
-    """Return an address as ``parse`` takes it.
+    """Return an address as text for ``parse``; "outbound only" where a site takes no connections.
 
     >>> show(("10.0.0.1", 7700)), show(("::1", 7700))
     ('10.0.0.1:7700', '[::1]:7700')
@@ -48,7 +48,7 @@ def show(address: Address) -> str:
 
 
 def takes_calls(address: Address) -> bool:
-    """Return whether a site of this address has joined, and can be connected to.
+    """Return whether a site with this address has joined and takes connections.
 
     >>> takes_calls(("10.0.0.1", 7700)), takes_calls((OUTBOUND_ONLY, 3)), takes_calls(("", 0))
     (True, False, False)
@@ -67,7 +67,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_wildcard(host: str) -> bool:
-    """Return whether a host stands for all of this machine's addresses, so that none reaches it.
+    """Return whether a host is a wildcard for all addresses of a machine, and no destination.
 
     >>> [is_wildcard(host) for host in ("", "0.0.0.0", "::", "10.0.0.1", "paris")]
     [True, True, True, False, False]
@@ -87,16 +87,17 @@ def are_on_one_machine(hosts: tuple[str, str]) -> bool:
 
 
 def host_to_listen_on(host: str | None, advertise: str | None, hosts: tuple[str, str]) -> str:
-    """Return the host on which a site takes connections, so that others find it.
+    """Return the host on which a site takes connections, so that other sites reach it.
 
     Args:
-        host: on which it was told to; None for the address from which it reaches its scheduler,
-            which is this machine's own where the scheduler is on it.
-        advertise: at which it was told that others find it; None for where it listens.
-        hosts: of its connection to the scheduler: this end's and the other's.
+        host: the host that the user chose; None for the address from which the site reaches its
+            scheduler, or loopback if the scheduler is on this machine.
+        advertise: the host to which the user told others to connect; None for ``host``.
+        hosts: the hosts of the site's connection to the scheduler: its own and the scheduler's.
 
     Raises:
-        ValueError: others would look for it on their own machines; says what to give.
+        ValueError: other machines would look for the site on their own loopback; the message tells
+            what to give.
 
     >>> host_to_listen_on(None, None, ("10.0.0.2", "10.0.0.1"))
     '10.0.0.2'

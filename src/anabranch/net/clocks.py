@@ -1,17 +1,19 @@
-"""What time it is on the reference clock, from messages that peers answer. Pure.
+"""Estimates the time on the reference clock, from exchanges of messages with peers. Pure.
 
-A site asks a peer for the time, as in NTP: it notes when it asked and when the answer came, the
-peer when the question came and when it answered. With theta = reference minus own clock,
+A site asks a peer for the time, as in NTP. It records when it asked and when the answer arrived.
+The peer records when the question arrived and when it answered. With theta = reference minus own
+clock,
 
     question:  peer_received - sent  =  theta + latency there + queueing there
     answer:    received - peer_sent  = -theta + latency back  + queueing back
 
-Queueing is never negative, so over time each of the two has a floor, a straight line: theta
-drifts steadily, by up to some 100 millionths. The two floors rise and fall as mirror images. Half
-their distance is theta, if the two latencies are equal; their sum is the round trip without load.
+Queueing is never negative. So over time each of the two has a floor, which is a straight line,
+because theta drifts steadily, by up to some 100 ppm. The slopes of the two floors are opposite.
+With equal latencies, half the difference of the floors is theta. The sum of the floors is the round
+trip without load.
 
-The two floors need not be met at the same time. A filter that keeps the exchanges of least round
-trip, as NTP's does, waits until both directions are idle at once.
+The two directions need not be idle at the same time. NTP's filter keeps the exchanges of least
+round trip, and so waits until both are idle at once.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from dataclasses import dataclass
 
 from anabranch.net._envelope import Point, least_late_slope, lower_hull
 
-_MAX_DRIFT = 5e-4  # what NTP takes for the worst clock that may still be called one
+_MAX_DRIFT = 5e-4  # the worst clock that NTP tolerates
 _REMEMBERED = 128
 _SOONEST_S = 0.25
 _SELDOM_S = 4.0
@@ -35,10 +37,10 @@ class ClockSample:
 
     Args:
         sent_s: when the question left, own clock.
-        peer_received_s, peer_sent_s: when it came to the peer and when the answer left, by the
-            peer's estimate of the reference clock.
-        received_s: when the answer came, own clock.
-        peer_error_s: how far off that estimate may be; 0.0 where the peer is the reference.
+        peer_received_s, peer_sent_s: when the question reached the peer and when the answer left,
+            by the peer's estimate of the reference clock.
+        received_s: when the answer arrived, own clock.
+        peer_error_s: bound on the error of that estimate; 0.0 if the peer is the reference.
 
     Raises:
         ValueError: a time that is not finite, or an error that is not finite and >= 0.
@@ -60,9 +62,9 @@ class ClockSample:
 
     @property
     def is_possible(self) -> bool:
-        """Whether the answering took no less than nothing and no more than the whole exchange.
+        """Whether the peer took >= 0 s to answer, and no longer than the whole exchange.
 
-        If not, a clock was set meanwhile.
+        If not, a clock was set during the exchange.
         """
         answering_s = self.peer_sent_s - self.peer_received_s
         slack_s = _MAX_DRIFT * answering_s  # the peer's clock may be the faster one
@@ -70,24 +72,23 @@ class ClockSample:
 
 
 class OffsetFilter:
-    """Follows the reference clock through loaded links and drifting clocks.
+    """Estimates the offset to the reference clock, despite loaded links and drifting clocks.
 
-    Both floors are fitted with one drift, the one under which all exchanges are least late in
-    total (:mod:`anabranch.net._envelope`). So if only one direction is loaded, the other tells the
-    drift, and each direction needs but a few idle moments among the exchanges remembered, which
-    are the last 128, about eight minutes.
+    One drift fits both floors: the one under which all exchanges have the least total lateness
+    (:mod:`anabranch.net._envelope`). So if only one direction is loaded, the other shows the drift.
+    Each direction needs only a few idle moments among the last 128 exchanges, about eight minutes.
 
-    **Accuracy.** With equal latencies both ways, a load that queues several latencies' worth in
-    one direction nine tenths of the time, and a drift of up to 100 millionths, `offset_s` is
-    within a quarter of the one-way latency once each direction was twice found idle (one in ten
-    exchanges at that load, so mostly within the first minute or two). Unequal
-    latencies without any load are off by half their difference; no exchange of messages can tell.
+    **Accuracy.** Take equal latencies both ways, a drift of up to 100 ppm, and a load that queues
+    several latencies' worth in one direction nine tenths of the time. Then `offset_s` is within a
+    quarter of the one-way latency once each direction was twice found idle. At that load one in ten
+    exchanges finds it so, so this mostly takes a minute or two. With unequal latencies and no load,
+    `offset_s` is off by half their difference. No exchange of messages can reveal that.
 
-    **Bound.** `error_s` needs no such assumption: it is how far any steady clock that agrees with
-    every exchange, whatever the latencies, may lie from `offset_s`. That is half the least round
-    trip at best, plus what the peer says of its own error. A peer that passes the time on (see
-    NetStorm, V: parents align their children) states its own bound as ``peer_error_s``, so bounds
-    add up from the reference outwards.
+    **Bound.** `error_s` does not assume equal latencies. It is the largest distance from `offset_s`
+    of any steady clock that agrees with every exchange. At best that is half the least round trip,
+    plus the peer's own error. A peer that passes the time on (see NetStorm, V: parents align their
+    children) states its own bound as ``peer_error_s``. So bounds add up from the reference
+    outwards.
     """
 
     def __init__(self) -> None:
@@ -97,16 +98,16 @@ class OffsetFilter:
         self._at_s = 0.0
         self._drift = 0.0
         self._least_drift = self._most_drift = 0.0
-        self._lower: list[Point] = []  # corners of what the offset cannot be less than
+        self._lower: list[Point] = []  # corners of the offset's lower bound
         self._upper: list[Point] = []
 
     def sample(self, sample: ClockSample) -> bool:
-        """Take note of an exchange, in order of its answer.
+        """Add an exchange, in order of its answer.
 
         Returns:
-            Whether a steady clock agrees with it and all before. If not, a clock was set: the
-            filter has started anew from this exchange, or has passed over it if the clock was set
-            in its midst. (A clock set by less than the round trip is not found out.)
+            Whether a steady clock agrees with this exchange and all before. If not, a clock was
+            set. The filter then starts anew from this exchange, or skips it if the clock was set
+            during it. A clock set by less than the round trip goes unnoticed.
         """
         if not sample.is_possible:
             return False
@@ -135,7 +136,7 @@ class OffsetFilter:
     def error_s(self, now_s: float) -> float:
         """Return how far `offset_s` may be off at most, seconds; infinite before any exchange.
 
-        The clocks are taken to run evenly, apart by no more than 500 millionths.
+        It assumes that the clocks run evenly, and drift by at most 500 ppm.
         """
         if not self._samples:
             return math.inf
@@ -148,9 +149,9 @@ class OffsetFilter:
     def next_s(self, now_s: float) -> float:
         """Return when to ask next, having asked at ``now_s``, own clock.
 
-        After a quarter of the time watched so far, so that an offset is never carried far beyond
-        what its drift was learnt from: 0.25 s at first, 4 s in the end. A site that knows of an
-        idle moment, as when it asks for a round, does well to ask then too.
+        The interval is a quarter of the time observed so far, between 0.25 s and 4 s. So the drift
+        is never extrapolated far. A site should also ask at moments when its links are idle, as
+        when it requests a round.
         """
         watched_s = now_s - self._began_s if self._samples else 0.0
         return now_s + min(max(_SOONEST_S, watched_s / 4), _SELDOM_S)
@@ -168,7 +169,10 @@ class OffsetFilter:
         below = lower_hull((x, y + e) for (x, y), e in zip(back, errors_s, strict=True))
 
         def room_s(drift: float) -> float:
-            """Return the latitude a clock of a drift has; negative where none agrees. Concave."""
+            """Return the width of the offsets that agree with a drift; negative if none does.
+
+            It is concave.
+            """
             return _floor_s(above, drift) + _floor_s(below, -drift)
 
         if room_s(drift) < 0:
@@ -184,7 +188,7 @@ class OffsetFilter:
 
 
 def _floor_s(points: Sequence[Point], drift: float) -> float:
-    """Return where the line of a slope that lies under the points crosses x = 0."""
+    """Return where the highest line of slope ``drift`` under the points crosses x = 0."""
     return min(y - drift * x for x, y in points)
 
 
@@ -200,7 +204,7 @@ def _roomiest(room_s: Callable[[float], float]) -> float:
 
 
 def _last_with_room(room_s: Callable[[float], float], drift: float, limit: float) -> float:
-    """Return the drift nearest to a limit that still has room, from one that has."""
+    """Return the drift nearest to ``limit`` with room >= 0; the given drift has room."""
     if room_s(limit) >= 0:
         return limit
     for _ in range(40):

@@ -1,7 +1,7 @@
 """One page over HTTP, for programs that read metrics: no authentication, no keep-alive, no library.
 
-It answers ``GET`` for one path. A caller has a few seconds to ask and to take the answer, and few
-are served at a time, so that none can hold the loop's memory or files for long.
+It answers ``GET`` for one path. A caller has a few seconds to ask and to read the answer, and few
+callers are served at a time. So no caller holds the process's memory or descriptors for long.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from anabranch.net.network import Address
 DEADLINE_S = 5.0
 """How long a caller may take, in all."""
 MOST_CALLERS = 16
-"""How many are served at a time; others are turned away."""
+"""The number of callers served at a time; others are cut off."""
 
 _MOST_REQUEST_BYTES = 8192
 
 
 def answer(request: bytes, path: str, content_type: str, page: Callable[[], str]) -> bytes:
-    """Return what a request is answered by.
+    """Return the response to a request.
 
     Args:
         request: its head, up to the empty line.
-        path: of the one page.
-        content_type: of the page.
-        page: makes it; called only where it was asked for.
+        path: the page's path.
+        content_type: the page's content type.
+        page: makes the page; called only for a request for it.
 
     >>> answer(b"GET /metrics HTTP/1.1", "/metrics", "text/plain", lambda: "1").split(b"\\r\\n")[:3]
     [b'HTTP/1.1 200 OK', b'Content-Type: text/plain', b'Content-Length: 1']
@@ -61,28 +61,28 @@ def _response(status: str, content_type: str, body: str, more: str = "") -> byte
 async def serving_page(
     address: Address, path: str, content_type: str, page: Callable[[], str]
 ) -> AsyncIterator[Address]:
-    """Serve one page while the block goes on; yields where.
+    """Serve one page for the duration of the block; yield the listener's address.
 
     Args:
         address: where to listen; port 0 takes a free one.
-        path, content_type: of the page.
-        page: makes it, for each caller.
+        path, content_type: as for ``answer``.
+        page: makes the page, for each caller.
 
     Raises:
-        LinkError: that address cannot be had.
+        LinkError: the address is not available.
     """
     callers: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            # A caller that is gone, too slow, or says too much is no matter of the run's.
+            # A caller that is gone, too slow, or sends too much does not concern the run.
             with suppress(OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
                 async with asyncio.timeout(DEADLINE_S):
                     request = await reader.readuntil(b"\r\n\r\n")
                     writer.write(answer(request, path, content_type, page))
                     await writer.drain()
                     writer.write_eof()
-                    await reader.read(1)  # until the caller has taken it, as closing may cut it off
+                    await reader.read(1)  # until the caller closes: an abort may drop the answer
         finally:
             writer.transport.abort()
 

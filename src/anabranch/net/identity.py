@@ -1,14 +1,14 @@
-"""Proofs of identity: a message that only a holder of a secret can have written, and only now.
+"""Proofs of identity: only a holder of a secret can write such a message, and only now. Pure.
 
 A first message carries a proof: the HMAC-SHA256, under a secret, of the other end's challenge and
-of the message. Callers prove who they are, and so does a site that sends on a connection that was
-offered to it. So the secret is never sent, a message that was changed on its way does not match its
-proof, and a proof means nothing on any other connection.
+the message. Callers send one, and so does a site that sends on a connection that was offered to it.
+The secret itself is never sent. A message that was altered in transit does not match its proof, and
+a proof is invalid on any other connection.
 
-The run's token is the secret of those who may join. From a secret of its own that the scheduler
-makes for each run, it derives one for each site, with which that site resumes its conversation, and
-from each site's one for every neighbour's lane to it. Each site is told its own, and those of its
-lanes: it can speak as itself only. Pure.
+The run's token is the secret that permits a site to join. For each run the scheduler makes another
+secret. From this it derives one for each site, with which the site resumes its session. From a
+site's secret it derives one for each neighbour's lane to that site. A site learns only its own
+secret and those of its lanes, so it cannot impersonate another site.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Proven = TypeVar("_Proven", bound=Hello | Join | Offer | PipeRequest | Resume |
 
 
 def derive(secret: bytes, site: int) -> bytes:
-    """Return a secret for a site, which reveals neither this one nor another site's."""
+    """Return a secret for a site; it reveals neither ``secret`` nor another site's secret."""
     return hmac.digest(secret, b"site %d" % site, hashlib.sha256)
 
 
@@ -35,9 +35,9 @@ def proven(message: _Proven, secret: bytes, challenge: bytes) -> _Proven:
     """Return the message with its proof.
 
     Args:
-        message: what to say; its own proof, if it has one, is replaced.
-        secret: what the other end knows, too.
-        challenge: the other end's, see :class:`anabranch.net.network.Connection`.
+        message: the message; an earlier proof in it is replaced.
+        secret: the secret, which the other end knows too.
+        challenge: the other end's challenge, see :class:`anabranch.net.network.Connection`.
     """
     said = challenge + encode(replace(message, proof=b""))
     return replace(message, proof=hmac.digest(secret, said, hashlib.sha256)[:_PROOF_BYTES])

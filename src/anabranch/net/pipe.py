@@ -1,15 +1,15 @@
-"""Pipes: a byte stream inside a connection's messages, which its two ends pass on as it is.
+"""Pipes: a byte stream inside a connection's messages; neither end interprets the bytes.
 
-A site that does not reach the scheduler gets there through a neighbour: the neighbour connects to
-the scheduler's listener, and what either says goes through the connection between the two sites in
-pieces. The conversation inside, its TLS and its heartbeats are between the site and the scheduler.
-With TLS the neighbour can neither read nor change it; without TLS it can do both.
+A site that does not reach the scheduler uses a pipe through a neighbour. The neighbour connects to
+the scheduler's listener. The connection between the two sites carries the bytes in both directions,
+in pieces. TLS and heartbeats inside the stream are between the site and the scheduler. With TLS the
+neighbour can neither read nor alter the stream; without TLS it can do both.
 
-Each end pumps between the connection and a stream of bytes: at the site that is a pair of sockets
-of its own, at the neighbour a connection to the scheduler. An end keeps at most :data:`WINDOW`
-pieces that its stream has not taken, and says when one has left; an end that sends more is refused.
-When a stream ends, the pipe sends what that stream said, and drops what still waits for it. When
-the connection ends, pieces that have come are written first.
+Each end pumps between the connection and a byte stream: at the site a socket pair, at the neighbour
+a connection to the scheduler. An end buffers at most :data:`WINDOW` pieces that its stream has not
+taken, and reports when one has left. It refuses a piece beyond that. When a stream ends, the pipe
+sends the bytes that it read from it, and drops those that wait to be written to it. When the
+connection ends, the end first writes the pieces that have arrived.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def streams(own: socket.socket) -> Streams:
-    """Return what reads and writes a connected socket."""
+    """Return the reader and writer of a connected socket."""
     return await asyncio.open_unix_connection(sock=own)
 
 
 class End:
-    """One end of a pipe; it receives what the connection that carries the pipe says.
+    """One end of a pipe; the receiver of the connection that carries it.
 
     Args:
-        connection: which; where this side makes it, as soon as it is made.
+        connection: the connection; None if this side has yet to make it.
 
     Attributes:
-        connection: see above.
-        opened: done once the neighbour has the scheduler at its end; fails where it has not.
-        ended: set once nothing passes any more.
+        connection: see above; set once it is made.
+        opened: done once the neighbour has connected to the scheduler; fails if it cannot.
+        ended: set once the pipe carries no more data.
     """
 
     def __init__(self, connection: Connection | None = None) -> None:
         self.connection = connection
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ended = asyncio.Event()
-        self._came: asyncio.Queue[bytes] = asyncio.Queue()  # empty bytes: nothing follows
+        self._came: asyncio.Queue[bytes] = asyncio.Queue()  # empty bytes mark the end
         self._room = asyncio.Semaphore(WINDOW)
-        self._unanswered = 0  # pieces that were sent, and have not left the pipe
+        self._unanswered = 0  # sent pieces that have not left the pipe
         self._pump: asyncio.Task[None] | None = None
         self._socket: socket.socket | None = None
 
-    # --- what the connection says
+    # --- messages of the connection
 
     def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
         """See :class:`anabranch.net.network.Receiver`."""
@@ -94,7 +94,7 @@ class End:
     def _fail(self, error: Exception) -> None:
         if not self.opened.done():
             self.opened.set_exception(error)
-            self.opened.exception()  # a neighbour's own end awaits no answer
+            self.opened.exception()  # mark as retrieved: at the neighbour's end no task awaits it
 
     # --- the stream
 
@@ -137,13 +137,13 @@ class End:
                 self.connection.post(PieceTaken())
 
     def cut(self) -> None:
-        """End at once, whatever has not left."""
+        """End at once, and drop the data that has not left."""
         if self._pump is not None:
             self._pump.cancel()
         self.close()
 
     def close(self) -> None:
-        """End once what was sent before has left."""
+        """End once all data that was sent has left."""
         self._fail(LinkError("the pipe is closed"))
         self.ended.set()
         if self.connection is not None:

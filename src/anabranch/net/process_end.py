@@ -1,7 +1,7 @@
-"""When a process of this machine has ended, as the kernel knows.
+"""Detects the end of a process on this machine, with the kernel's help.
 
-A connection that its other end closed may belong to a process that lives and connects again. Over a
-network nothing but time tells that from a process that died. Within one machine the kernel does.
+A peer whose connection has closed may still live, and connect again. Over a network only time tells
+it from a dead process. Within one machine the kernel knows.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Callable
 
 
 def when_ended(process: int | None, told: Callable[[], None]) -> Callable[[], None]:
-    """Call back in the running loop, once a process has ended; at once where it has.
+    """Call back in the running loop when a process ends, or at once if it has ended.
 
-    A process that has ended and that its parent has not yet waited for has ended all the same.
+    A zombie, for which its parent has not waited yet, counts as ended.
 
     Args:
-        process: its number; None where it is not known, which calls nothing.
-        told: what to call.
+        process: the process's ID; None if unknown, which never calls back.
+        told: the callback.
 
     Returns:
-        What ends the watch, before or after that.
+        A function that ends the watch; it may be called before or after the callback.
     """
     if process is None:
         return _nothing
@@ -30,7 +30,7 @@ def when_ended(process: int | None, told: Callable[[], None]) -> Callable[[], No
         descriptor = os.pidfd_open(process)
     except ProcessLookupError:
         return loop.call_soon(told).cancel
-    except OSError:  # no descriptor is left, or the kernel is older
+    except OSError:  # no descriptor is left, or the kernel is too old
         return _nothing
     is_watched = True
 
@@ -50,4 +50,4 @@ def when_ended(process: int | None, told: Callable[[], None]) -> Callable[[], No
 
 
 def _nothing() -> None:
-    """There is nothing to end."""
+    """Do nothing: no watch has begun."""

@@ -1,4 +1,4 @@
-"""How often refusals of unauthenticated callers are reported. Pure: no I/O, no clock."""
+"""Limits the reports about refused, unauthenticated callers. Pure: no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _EVERY_S = 10.0
 class RefusalLimit:
     """A token bucket: the first 20 refusals are reported, and from then on one in 10 s.
 
-    Any process that reaches a listener can be refused as often as the network carries it. Those
-    reports must not fill a disk or a terminal.
+    Any process that reaches a listener can cause refusals at the rate of the network. Reports of
+    them must not fill a disk or a terminal.
     """
 
     def __init__(self) -> None:
@@ -21,9 +21,9 @@ class RefusalLimit:
         self._unreported = 0
 
     def admit(self, error: PeerError, now_s: float) -> PeerError | None:
-        """Return what to report of a refusal, None for nothing.
+        """Return the error to report for a refusal; None for no report.
 
-        What is reported says how many went unreported since the one before.
+        The reported error tells how many refusals went unreported since the report before.
 
         >>> limit = RefusalLimit()
         >>> reported = [limit.admit(PeerError("no token"), 0.0) for _ in range(25)]

@@ -1,13 +1,12 @@
-"""Hold a link to its rate and latency, in the sender, without privileges (local world only).
+"""Emulates a link's rate and latency in the sender, without privileges (for one machine only).
 
-A link is modelled as it is in the overlay: bytes leave one after the other at the link's goodput,
-and each arrives its latency later. A message is handed to TCP as a whole at the moment its last
-byte would arrive, so the receiver sees it when it would over the real link, as long as the
-machine's own transport is much faster.
+The model is the overlay's: bytes leave one after the other at the link's goodput, and each arrives
+one latency later. TCP gets a message as a whole, when its last byte would arrive over the real
+link. So the receiver sees it at the right time, if the machine's transport is much faster.
 
-What scripted faults leave of a link is a `Course`. A cut link carries nothing: what waits for it
-waits on, what has left it arrives, and no heartbeat crosses it either, so that it is as silent as a
-real one. Only that an end has closed is heard at once.
+A `Course` holds the effects of scripted faults on a link. A cut link carries no messages and no
+heartbeats, so that it is as silent as a real one. Messages that wait for it keep waiting, and
+messages that have left arrive. One thing is unlike a real cut: a close is noticed at once.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from anabranch.overlay import Latency, Link
 
 
 class Course:
-    """What is left of a link's rate as time goes on, drawn as far as is asked. Pure.
+    """The factor on a link's rate over time; changes are read as needed. Pure.
 
     Args:
-        changes: from when on what factor holds, seconds since the run began; moments never fall.
-            Before the first the factor is 1, the last holds for ever.
+        changes: (start, factor), starts in seconds since the run began, in rising order. Before the
+            first start the factor is 1; the last factor holds for ever.
 
     >>> course = Course([(5.0, 0.0), (7.0, 1.0)])
     >>> course.piece(6.0), course.piece(7.0)
@@ -46,7 +45,7 @@ class Course:
         self._factors = [1.0]
 
     def piece(self, at_s: float) -> tuple[float, float]:
-        """Return the factor at a moment, and until when it holds, which is later."""
+        """Return the factor at a time, and the later time at which it ends."""
         while self._starts_s[-1] <= at_s:
             start_s, factor = next(self._coming, (math.inf, 1.0))
             self._starts_s.append(start_s)
@@ -55,11 +54,11 @@ class Course:
         return self._factors[index - 1], self._starts_s[index]
 
     def is_cut(self, at_s: float) -> bool:
-        """Return whether the link carries nothing at a moment."""
+        """Return whether the link carries nothing at a time."""
         return self.piece(at_s)[0] == 0.0
 
     def whole_s(self, at_s: float) -> float:
-        """Return the first moment, from one on, at which the link carries something."""
+        """Return the first time, ``at_s`` or later, at which the link carries data."""
         factor, until_s = self.piece(at_s)
         while factor == 0.0 and until_s < math.inf:
             at_s = until_s
@@ -70,10 +69,10 @@ class Course:
 def serialised_s(
     link: Link, start_s: float, size_bytes: int, course: Course | None = None
 ) -> float:
-    """Return when the last byte of a message has left, if its first leaves at ``start_s``.
+    """Return when the last byte of a message leaves, if its first leaves at ``start_s``.
 
-    Follows the link's trace, and its course, if it has them, across changes of rate. Infinite
-    where the link is cut for ever before that.
+    It follows the changes of rate in the link's trace and course, if any. The result is infinite if
+    the link is cut for ever before that.
 
     >>> serialised_s(Link(0, 1, rate_bps=8e6), start_s=1.0, size_bytes=500_000)
     1.5
@@ -98,14 +97,14 @@ def serialised_s(
 
 
 class TokenBucket:
-    """When bytes may leave on a link whose past use is known. Pure: time is handed in.
+    """Computes when messages may leave on a link. Pure: times are passed in.
 
-    An event loop wakes a sender a little late every time. What one message lost so, the next may
-    make up for, and no more: a busy link keeps exactly its rate, and an idle one saves nothing up.
+    An event loop wakes a sender a little late every time. The next message makes up for exactly
+    that delay. So a busy link keeps exactly its rate, and an idle link accumulates no credit.
 
     Args:
-        link: its rate, loss and trace.
-        course: what is left of its rate; None where all of it always is.
+        link: gives the rate, loss and trace.
+        course: the factor on the rate; None for 1.
 
     >>> bucket = TokenBucket(Link(0, 1, rate_bps=8e6))
     >>> bucket.leave_s(1.0, size_bytes=100_000)
@@ -118,17 +117,17 @@ class TokenBucket:
     def __init__(self, link: Link, course: Course | None = None) -> None:
         self._link = link
         self._course = course
-        self._free_s = -math.inf  # when the last byte of what was sent so far has left
-        self._late_s = 0.0  # how much later than that the sender woke
+        self._free_s = -math.inf  # when the last byte of all messages so far has left
+        self._late_s = 0.0  # how much later the sender woke
 
     def leave_s(self, now_s: float, size_bytes: int) -> float:
-        """Book a message; return the moment its last byte has left, seconds."""
+        """Add a message; return when its last byte has left, seconds."""
         start_s = max(self._free_s, now_s - self._late_s)
         self._free_s = serialised_s(self._link, start_s, size_bytes, self._course)
         return self._free_s
 
     def woke(self, now_s: float) -> None:
-        """Take note of when the sender saw that the message booked last has left."""
+        """Note when the sender woke after the last message had left."""
         self._late_s = max(0.0, now_s - self._free_s)
 
 
@@ -137,11 +136,11 @@ class ShapedConnection:
 
     Args:
         connection: a fast connection to the same peer.
-        link: the rate, latency and loss to keep.
-        latency: of the link's messages, one after the other.
-        course: what is left of the link's rate.
-        began_s: the loop's time at which the run began; the link's trace and course count from
-            there.
+        link: the rate, latency and loss to emulate.
+        latency: gives the latency of each message, in order.
+        course: the factor on the link's rate.
+        began_s: the loop's time when the run began; times in the link's trace and course count from
+            it.
     """
 
     def __init__(
@@ -177,7 +176,7 @@ class ShapedConnection:
     async def send(
         self, message: Message, payload: Payload = b"", head_first: bool = False
     ) -> None:
-        """See :class:`anabranch.net.network.Connection`; returns when the last byte has left."""
+        """See :class:`anabranch.net.network.Connection`; it returns once the last byte has left."""
         if self._failure is not None:
             raise self._failure
         size_bytes = len(encode_frame(message)) + memoryview(payload).nbytes
@@ -185,7 +184,7 @@ class ShapedConnection:
         leave_s = self._bucket.leave_s(now_s, size_bytes)
         await asyncio.sleep(leave_s - now_s)
         self._bucket.woke(self._now_s())
-        # A link holds what is on its way, so that the sender may use its memory again.
+        # The emulated link keeps a copy, so that the sender may reuse its memory.
         self._flying.append((leave_s + self._latency.next_s(), message, frozen(payload)))
         self._left.set()
 
@@ -202,11 +201,11 @@ class ShapedConnection:
                 await asyncio.sleep(arrive_s - self._now_s())
                 await self._connection.send(message, payload)
                 self._flying.popleft()
-        except Exception as error:  # the receiver hears of a lost connection; this is for senders
+        except Exception as error:  # for senders; the receiver gets `on_closed` anyway
             self._failure = error
 
     def post(self, message: Message) -> None:
-        """See :class:`anabranch.net.network.Connection`; it takes the latency at the start."""
+        """See :class:`anabranch.net.network.Connection`; the delay is the link's first latency."""
         left_s = self._course.whole_s(self._now_s())
         if left_s < math.inf:  # else it never leaves
             self._flying.append((left_s + self._post_s, message, b""))
@@ -229,15 +228,15 @@ class ShapedConnection:
         self._connection.trust()
 
     def close(self) -> None:
-        """Close at once: what is still on the link is lost."""
+        """Close at once; messages still in flight are lost."""
         self._delivery.cancel()
         self._connection.close()
 
 
 class _FromAfar:
-    """Hears what comes back on a connection, its latency after the link carries it.
+    """Delays messages that come back on a connection by the latency of the link back.
 
-    No payloads come back.
+    They have no payloads. While that link is cut, they wait.
     """
 
     def __init__(
@@ -269,20 +268,20 @@ class _FromAfar:
 
 
 class ShapedNetwork:
-    """A network whose connections behave like the links they stand for.
+    """A network whose connections behave like the links that they emulate.
 
-    What is sent keeps the rate and latency of the link there. What comes back, credits and
-    refusals, is held back by the latency of the link back, as it was at the start. Over a link that
-    is cut no connection is made.
+    Sent messages get the rate and latency of the link there. Credits and refusals that come back
+    get the latency of the link back, as it was at the start. While either link is cut, no
+    connection is made.
 
     Args:
         network: makes the connections; must be much faster than the links.
-        links: the links there and back, by the address that the first leads to; None for a link
-            back that there is not. Other addresses are left alone.
-        seed: of latencies that drift.
-        began: the loop's time at which the run began, once it has; no site connects before.
-        course: returns what is left of the rate of a link, by its source and target.
-        connect_s: how long a link that is cut is waited for where a connection is to be made.
+        links: (the link there, the link back or None), by the address of the first one's target.
+            Connections to other addresses are not shaped.
+        seed: seeds the drift of latencies.
+        began: the loop's time when the run began, once it has; no site connects before.
+        course: returns the factor on a link's rate, by the link's source and target.
+        connect_s: how long a connection attempt waits for a cut link.
     """
 
     heads_go_ahead = False
@@ -329,7 +328,7 @@ class ShapedNetwork:
         return ShapedConnection(connection, there, Latency(there, self._seed), way, began_s)
 
     def adopt(self, connection: Connection, address: Address) -> Connection:
-        """See :meth:`anabranch.net.network.Network.adopt`; here sites take connections.
+        """See :meth:`anabranch.net.network.Network.adopt`; unsupported, since all sites listen.
 
         Raises:
             LinkError: always.
@@ -337,5 +336,5 @@ class ShapedNetwork:
         raise LinkError(f"{connection.peer} takes no connections, where links are shaped")
 
     async def listen(self, address: Address, welcome: Callable[[Connection], Receiver]) -> Listener:
-        """See :meth:`anabranch.net.network.Network.listen`; what comes in is not held back."""
+        """See :meth:`anabranch.net.network.Network.listen`; incoming messages are not delayed."""
         return await self._network.listen(address, welcome)

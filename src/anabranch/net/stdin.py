@@ -1,4 +1,4 @@
-"""The end of standard input, as the end of the process that holds its other end."""
+"""Detects the end of standard input, which shows the end of the process that writes it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 def at_end_of_stdin(call: Callable[[], object]) -> None:
-    """Call this, from the running loop, when standard input closes."""
+    """Call back from the running loop when standard input closes."""
     loop, stdin = asyncio.get_running_loop(), sys.stdin.fileno()
 
     def look() -> None:

@@ -1,13 +1,12 @@
-"""The network made of TCP: one asyncio ``BufferedProtocol`` a connection.
+"""The network over TCP: one asyncio ``BufferedProtocol`` per connection.
 
-Between processes of one machine, that is over its loopback, a connection is a Unix-domain socket
-and shared memory (:mod:`anabranch.net._shared_memory`).
+Over a machine's loopback, a connection is a Unix-domain socket and shared memory
+(:mod:`anabranch.net._shared_memory`).
 
-Bulk data goes around the transport, through a second handle on the same socket: a payload is
-handed to the kernel from where it lies, and what has arrived is taken in a few large reads a turn
-of the loop. The transport keeps what it is good at: noticing data and the end, small messages, and
-closing in order. Where a connection is encrypted, so is what passes here
-(:class:`anabranch.net.tls.Session`), and the transport knows nothing of it.
+Bulk data bypasses the transport, through a duplicate of its socket. A payload goes to the kernel
+without a copy, and arrived data is read in a few large reads per turn of the loop. The transport
+notices data and the end of the stream, sends small messages, and closes in order. TLS
+(:class:`anabranch.net.tls.Session`) is applied here, above the transport.
 """
 
 from __future__ import annotations
@@ -48,44 +47,44 @@ from anabranch.net.network import Address, Connection, Payload, Receiver
 from anabranch.net.silence import HEARTBEAT_S, LANE_HEARTBEAT_S, STILLNESS_S
 from anabranch.overlay import Link, Overlay
 
-# What a caller may send before it has said who it is, how soon it has to, and how many such callers
-# a listener has at a time: of more, the one that has had the longest to say it is let go.
+# Bounds on a caller that has not proved its identity: its messages, its time, and how many of them
+# a listener holds. Beyond that number, the listener closes the oldest one.
 _UNAUTHENTICATED = Limits(message_bytes=1 << 12, payload_bytes=0)
 _UNAUTHENTICATED_S = 30.0
 _MOST_UNAUTHENTICATED = 128  # neighbours open all connections of their lanes at once
 CONTROL_SILENCE_S = 5.0
-"""The least silence that ends a connection to a scheduler, or from one: another takes its place."""
+"""The least silence that ends a connection to or from a scheduler; the site connects again."""
 
-LANE_SILENCE_S = 15.0  # that ends a lane
-# How long a caller waits for the greeting of who it calls, whose loop may be held up.
+LANE_SILENCE_S = 15.0  # the least silence that ends a lane
+# Greeting timeout; the callee may be busy.
 _GREETING_S = 60.0
 _LOOPBACK = "127.0.0.1"
-_HEARD_S = 0.01  # what comes sooner after what came before tells the detector nothing
-# A connection may take so many times the least silence that counts: a lost first packet costs 1 s.
+_HEARD_S = 0.01  # data that follows sooner tells the silence detector nothing
+# Connect timeout, as a multiple of the least silence: a lost first packet costs 1 s.
 _CONNECT_SILENCES = 2.0
-# Reads in one turn of the loop; more would let one fast peer keep the others waiting.
+# Reads in one turn of the loop; with more, one fast peer would keep the others waiting.
 _READS = 4
-# Inside a payload the loop is woken when what it waits for is there, or so much of it. Less than
-# the least is not worth telling the kernel.
+# Inside a payload the kernel wakes the loop once the awaited bytes have arrived, at most this many.
+# Below the least, a setsockopt call costs more than it saves.
 _LEAST_AWAITED_BYTES, _MOST_AWAITED_BYTES = 1 << 13, 1 << 19
 _NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)  # named since Python 3.12, on Linux
 _UNSENT_BYTES = 1 << 18
 
 
-# What this process has open. A child that is forked, as of a data loader, must not hold it open
-# when this process dies: its peers would see no end.
+# The open ends of this process. A forked child, as of a data loader, must not keep them open when
+# this process dies: its peers would see no end of the stream.
 _open: WeakSet[_TcpConnection | _TcpListener | pipe.End] = WeakSet()
-_opening = threading.Lock()  # loops of several threads share that set
+_opening = threading.Lock()  # loops of several threads share `_open`
 
 
 async def wait_closed() -> None:
-    """Wait until the running loop's connections are gone, all of which have been closed.
+    """Wait until all connections of the running loop are gone; the caller has closed each.
 
-    That takes turns of the loop, and where something is still to be sent the other end, which may
-    take nothing any more: after a second they are cut.
+    Closing takes turns of the loop. A connection with unsent data also waits for its peer, which
+    may read nothing any more. So this cuts connections that are left after a second.
     """
     loop = asyncio.get_running_loop()
-    for _ in range(3):  # what was accepted just now is a connection after so many turns
+    for _ in range(3):  # a socket accepted just now becomes a connection after three turns
         await asyncio.sleep(0)
     for pause_s in (0.0, 0.0, 0.0, 0.0, 0.0, *(100 * [0.01])):
         with _opening:
@@ -100,12 +99,13 @@ async def wait_closed() -> None:
 
 
 def _let_go() -> None:
-    """Let go of all connections and listeners in a process that was just forked."""
+    """Release all connections and listeners in a process that was just forked."""
     global _opening
-    _opening = threading.Lock()  # a thread that is not here may have held it
+    _opening = threading.Lock()  # a thread of the parent may have held it
     null = os.open(os.devnull, os.O_RDWR)
     for fileno in [fileno for each in _open for fileno in each.filenos() if fileno >= 0]:
-        os.dup2(null, fileno, inheritable=False)  # closed, it might be closed again as another's
+        # Not os.close: a later close by its owner might then close a reused descriptor.
+        os.dup2(null, fileno, inheritable=False)
     os.close(null)
 
 
@@ -120,10 +120,10 @@ def _start(end: pipe.End, ends: pipe.Streams) -> None:
 
 
 class _Outflow:
-    """What leaves over a connection, in order: a frame at a time, and between them what is posted.
+    """The sending side of a connection: one frame at a time, with posted frames in between.
 
-    The send in progress has the connection: what is posted meanwhile leaves at its end. Its payload
-    goes around the transport, so what the transport holds back leaves first.
+    Frames that are posted during a send leave after it. A payload bypasses the transport, so a send
+    first waits until the transport's buffer is empty.
     """
 
     def __init__(
@@ -131,38 +131,38 @@ class _Outflow:
     ) -> None:
         self._connection = connection
         self._tls = session
-        self._ring = ring  # where the other end, on this machine, reads payloads
+        self._ring = ring  # from which a peer on this machine reads payloads; or None
         self._transport: asyncio.Transport
-        self._socket: socket.socket | None = None  # another handle, around the transport
+        self._socket: socket.socket | None = None  # a duplicate that bypasses the transport
         self._loop = asyncio.get_running_loop()
-        self.flushed = asyncio.Event()  # the transport holds nothing back
+        self.flushed = asyncio.Event()  # set while the transport's buffer is empty
         self.flushed.set()
-        self.room = asyncio.Event()  # shared memory may have been freed, or the end has come
-        self._unwritten: list[Payload] = []  # of the frame that is leaving
+        self.room = asyncio.Event()  # shared memory may have been freed, or the connection is gone
+        self._unwritten: list[Payload] = []  # the rest of the frame in progress
         self._written: asyncio.Future[None] | None = None  # while a sender waits for the kernel
         self._one_at_a_time = asyncio.Lock()
-        self._sending = session is not None  # nothing else leaves during the handshake
-        self._posted: list[bytes] = []  # waits for the end of the send in progress
+        self._sending = session is not None  # the handshake counts as a send
+        self._posted: list[bytes] = []  # frames that wait for the end of the send in progress
         self._has_written = False  # since the last heartbeat
 
     def begin(self, transport: asyncio.Transport, around: socket.socket | None) -> None:
         self._transport, self._socket = transport, around
 
     def opened(self, greeting: bytes) -> None:
-        """Send from now on: the handshake is over, and the greeting comes first."""
+        """Send the greeting, then posted frames: the handshake is over."""
         self._sending = False
         self._posted.insert(0, greeting)
         self._write_posted()
 
     def end(self) -> None:
-        """Wake what waits: the connection is gone."""
+        """Wake all waiting senders: the connection is gone."""
         self._go_on_writing()
         self.flushed.set()
         self.room.set()
         self._ring = None
 
     def beat(self, is_mute: bool) -> None:
-        """Say that this end lives, unless it has said something since the last call."""
+        """Post a heartbeat, unless this end has sent something since the last call."""
         if not self._has_written and not self._sending and not is_mute:
             self.post(encode_alive())
         self._has_written = False
@@ -175,7 +175,7 @@ class _Outflow:
             self._sending = self._has_written = True
             try:
                 if not self.flushed.is_set():
-                    await self.flushed.wait()  # what was posted before goes first
+                    await self.flushed.wait()  # earlier posted frames go first
                 if head_first:
                     await self._write(head)
                     head = b""
@@ -184,7 +184,8 @@ class _Outflow:
                 else:
                     await self._share(self._ring, head, data)
             except asyncio.CancelledError:
-                self._transport.abort()  # a frame cut short would be continued by the next
+                # The peer would take the next frame for the rest of this one.
+                self._transport.abort()
                 raise
             finally:
                 self._sending = False
@@ -192,7 +193,7 @@ class _Outflow:
 
     async def _share(self, ring: OutgoingRing, head: bytes, data: memoryview) -> None:
         while True:
-            self.room.clear()  # before asking: room may come while what has been said is written
+            self.room.clear()  # ahead of `put`, because the peer may free room during the write
             place = ring.put(data) if data else b""
             await self._write(head + place)
             if place:
@@ -227,7 +228,7 @@ class _Outflow:
         try:
             await self._written
         finally:
-            self._unwritten = []  # a sender's memory is its own again
+            self._unwritten = []  # the caller may reuse its memory
 
     async def _write_through_transport(self, data: bytes) -> None:
         self._check_is_there()
@@ -242,7 +243,7 @@ class _Outflow:
             raise LinkError(f"the connection to {self._connection.peer} is gone") from failure
 
     def _write_what_fits(self, around: socket.socket) -> bool:
-        """Hand the kernel what it takes of the frame; return whether that was all of it."""
+        """Write as much of the frame as the kernel accepts; return whether that was all."""
         left = self._unwritten
         self._check_is_there()
         while left:
@@ -261,14 +262,14 @@ class _Outflow:
         return True
 
     def _go_on_writing(self) -> None:
-        """Write on; wake the sender at the end, so that it is not woken for every part."""
+        """Continue the write; wake the sender once, at its end, instead of for every part."""
         if self._written is None or self._socket is None:
             return
         error: Exception | None = None
         try:
             if not self._write_what_fits(self._socket):
                 return
-        except Exception as broken:  # the sender's to hear, whatever it is
+        except Exception as broken:  # of any kind: the waiting sender raises it
             error = broken
         self._loop.remove_writer(self._socket.fileno())
         written, self._written = self._written, None
@@ -296,12 +297,12 @@ class _Outflow:
                 self._transport.write(said)
 
     def answer(self, session: tls.Session) -> None:
-        """Send what TLS has to say of its own, unless the send in progress will."""
+        """Send what TLS itself has to send, unless the send in progress will carry it."""
         if not self._sending and (said := session.to_send()):
             self._transport.write(said)
 
     def say_the_end(self) -> None:
-        """Tell the other end that no more comes, where TLS asks for that."""
+        """Send TLS's close alert, if the connection is encrypted and no send is in progress."""
         if self._tls is not None and not self._sending and not self._transport.is_closing():
             self._tls.say_the_end()
             self._transport.write(self._tls.to_send())
@@ -310,8 +311,8 @@ class _Outflow:
 class _TcpConnection(asyncio.BufferedProtocol):
     """One end of a connection; see :class:`anabranch.net.network.Connection`.
 
-    It reads, opens and ends; what leaves is an :class:`_Outflow`'s, and whether the other end lives
-    a :class:`Liveness`'s. It is one class since asyncio and our own interface ask it for methods.
+    It opens, reads and closes. An :class:`_Outflow` sends, and a :class:`Liveness` decides whether
+    the peer is lost. It is one class because asyncio and our own interface both call its methods.
     """
 
     def __init__(
@@ -327,8 +328,8 @@ class _TcpConnection(asyncio.BufferedProtocol):
     ) -> None:
         self._tls = None if make_session is None else make_session()
         self._incoming: IncomingRing | None = None
-        self._outgoing = outgoing  # where the other end, on this machine, reads payloads
-        self._listener = listener  # where it came in; None where it was made
+        self._outgoing = outgoing  # from which a peer on this machine reads payloads; or None
+        self._listener = listener  # that accepted it; None if this process connected
         self._congestion_control = congestion_control
         self._welcome = welcome
         self._limits = limits
@@ -337,20 +338,20 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._own: Any  # the transport's socket
         self.peer = "?"  # until the connection is made
-        self.process: int | None = None  # at the other end, where it is on this machine
+        self.process: int | None = None  # the peer's, if it is on this machine
         self.hosts = _LOOPBACK, _LOOPBACK
-        self._socket: socket.socket | None = None  # another handle, around the transport
+        self._socket: socket.socket | None = None  # a duplicate that bypasses the transport
         self._loop = asyncio.get_running_loop()
         self._outflow = _Outflow(self, self._tls, outgoing)
-        self._awaited_bytes = 1  # that must be there before the kernel wakes the loop
+        self._awaited_bytes = 1  # that must arrive before the kernel wakes the loop
         self.failure: Exception | None = None
         self._closing = False
-        self._through = through  # where it leads, for errors, if a pipe carries it
+        self._through = through  # names the peer in errors, if a pipe carries the connection
         self._liveness = Liveness(patience, self._outflow.beat, self._fail)
-        self._heard_s = -math.inf  # when that was last told that something came
+        self._heard_s = -math.inf  # the last call of `Liveness.heard`
         self.identity: str | None = None
         self.own_challenge = secrets.token_bytes(CHALLENGE_BYTES)
-        # Whether the end that was called has answered; it has nothing to wait for itself.
+        # Done once the callee's greeting has arrived; the callee itself waits for none.
         self._greeted: asyncio.Future[None] = self._loop.create_future()
         if listener is not None:
             self._greeted.set_result(None)
@@ -396,7 +397,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         if self._listener is None and self._tls is not None:
             self._tls.trust()
         if shares_memory and self._incoming is None and self._outgoing is None:
-            transport.abort()  # no memory to share: the caller takes the end for that, and uses TCP
+            transport.abort()  # no memory to share: the caller sees the end and uses TCP instead
         elif self._tls is None:
             transport.write(encode_greeting(self.own_challenge))
         self._liveness.begin(self.peer, self._socket if is_tcp else None)
@@ -409,12 +410,12 @@ class _TcpConnection(asyncio.BufferedProtocol):
                 self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """End at once, for this reason."""
+        """Cut the connection, for this reason."""
         self.failure = error
         self._transport.abort()
 
     def give_up_after(self, least_silence_s: float, stillness_s: float) -> None:
-        """Give the peer up after a silence of so much, at least; and while its kernel answers."""
+        """Set the least silences after which the peer counts as lost; see :class:`Patience`."""
         self._liveness.give_up_after(least_silence_s, stillness_s)
 
     def bear(self, silence_s: float) -> None:
@@ -430,17 +431,17 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._liveness.tell(told)
 
     def send_by(self, congestion_control: str) -> None:
-        """Send by this congestion control from now on, unless the other end is on this machine."""
+        """Use this congestion control from now on, unless the peer is on this machine."""
         if self._own.family != socket.AF_UNIX and not _is_here(self._own):
             set_congestion_control(self._own, congestion_control)
-            # What waits here can still be overtaken, what the kernel holds cannot.
+            # Urgent data can overtake data that waits here, but not data in the kernel.
             self._own.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, _UNSENT_BYTES)
 
     def _shake_hands(self, session: tls.Session) -> None:
-        """Go on with the handshake of TLS; greet once it is done.
+        """Continue the TLS handshake; send the greeting once it is done.
 
         Raises:
-            NetError: it failed; the other end is told.
+            NetError: the handshake failed; this end has sent an alert.
         """
         try:
             session.shake_hands()
@@ -472,23 +473,23 @@ class _TcpConnection(asyncio.BufferedProtocol):
             if reader.challenge is not None and not self._greeted.done():
                 self._greeted.set_result(None)
             if nbytes < room or reads_left == 0 or self._socket is None:
-                break  # that was all there is, or all that is this connection's turn
+                break  # the socket is empty, or this connection has had its turn
             try:
                 nbytes = self._socket.recv_into(self.get_buffer(0))
             except OSError:
-                break  # nothing more has come, or the connection broke: the transport will see
+                break  # the socket is empty, or it broke, which the transport will notice
             if nbytes == 0:
-                return  # the transport will see the end too
+                return  # the transport will notice the end too
         if self._outgoing is not None:
             self._outflow.room.set()
         if self._incoming is not None and (read := self._incoming.to_free()):
             self._outflow.post(encode_freed(read))
-        # Of what is awaited, part of a record may have come that cannot be read yet.
+        # TLS may hold a part of the awaited bytes, in a record that is incomplete.
         unread = 0 if self._tls is None else tls.RECORD_BYTES
         self._await_bytes(reader.awaited_bytes - unread)
 
     def _advance(self, count: int) -> None:
-        """Take note that so many bytes were read."""
+        """Process ``count`` bytes that were read."""
         session = self._tls
         if session is None:
             self._reader.advance(count)
@@ -505,7 +506,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
             self._outflow.answer(session)
 
     def _await_bytes(self, count: int) -> None:
-        """Let the kernel wake the loop when so many bytes are there, or the end."""
+        """Have the kernel wake the loop once so many bytes, or the end, have arrived."""
         if self._socket is None:
             return
         count = 1 if count < _LEAST_AWAITED_BYTES else min(count, _MOST_AWAITED_BYTES)
@@ -537,7 +538,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._outflow.end()
         if self._socket is not None:
             self._socket.close()
-        self._incoming = self._outgoing = None  # memory goes with the connection
+        self._incoming = self._outgoing = None  # releases the shared memory
         self._reader.share_no_more()
         if not self._greeted.done():
             self._greeted.set_exception(self.failure or LinkError(f"{self.peer} is gone"))
@@ -555,11 +556,11 @@ class _TcpConnection(asyncio.BufferedProtocol):
 
     @property
     def is_proven(self) -> bool:
-        """Whether the other end has a certificate of the authority, where that is asked for."""
+        """Whether the TLS handshake is complete; True without TLS."""
         return self._tls is None or self._tls.is_ready
 
     def cut(self) -> None:
-        """End at once, whatever waits to be sent."""
+        """Close at once, and drop unsent data."""
         self._transport.abort()
 
     def filenos(self) -> list[int]:
@@ -568,26 +569,26 @@ class _TcpConnection(asyncio.BufferedProtocol):
         return [self._own.fileno(), *around]
 
     def _read_the_rest(self) -> None:
-        """Read what came before the end: where a write found it, the rest is unread.
+        """Read data that arrived before the end, which is unread if a write noticed the end.
 
-        The last that a peer says is often why it goes.
+        A peer's last message often tells why it closes.
         """
         fileno = self._own.fileno()
         try:
             while not self._closing and (count := os.readv(fileno, [self.get_buffer(0)])):
                 self._advance(count)
         except OSError:
-            pass  # that was all
+            pass  # no data is left
         except Exception as error:  # the peer's fault, or our own
             self.failure = error
 
     # --- the protocol's side
 
     async def greeted(self) -> None:
-        """Wait for the greeting of the end that was called; close if none comes.
+        """Wait for the callee's greeting; close the connection if the wait is cancelled.
 
         Raises:
-            NetError: it is gone, or is no end to talk to.
+            NetError: the callee is gone, sent no greeting in time, or speaks another protocol.
         """
         try:
             async with within(_GREETING_S):
@@ -629,7 +630,7 @@ class _TcpListener:
         self._server: asyncio.Server
         self._here: asyncio.Server | None = None  # for callers on this machine
         self._closed = False
-        # Callers that have not said who they are, the earliest first, and when they are let go.
+        # Callers that have not proved their identities, oldest first, with their timeouts.
         self._untrusted: dict[_TcpConnection, Deadline] = {}
 
     async def begin(
@@ -645,7 +646,7 @@ class _TcpListener:
             try:
                 self._here = await loop.create_unix_server(make, path)
             except OSError:
-                pass  # another user has the name, or such sockets are forbidden: all is TCP
+                pass  # another user has the name, or such sockets are forbidden: use TCP only
             except BaseException:
                 self._server.close()
                 raise
@@ -664,7 +665,7 @@ class _TcpListener:
         return host, port
 
     def accepted(self, connection: _TcpConnection) -> None:
-        if self._closed:  # the loop had taken it before
+        if self._closed:  # the loop had accepted it before
             connection.close()
             return
         self._untrusted[connection] = after(_UNAUTHENTICATED_S, connection.close)
@@ -675,7 +676,7 @@ class _TcpListener:
             earliest.close()
 
     def forget(self, connection: _TcpConnection) -> None:
-        """Take note that a caller has said who it is, or is gone."""
+        """Cancel the timeout of a caller that has proved its identity, or is gone."""
         timer = self._untrusted.pop(connection, None)
         if timer is not None:
             timer.cancel()
@@ -689,7 +690,7 @@ class _TcpListener:
                 continue
             for listening in server.sockets:
                 loop.remove_reader(listening.fileno())
-            # A closed server forgets what it has accepted in this turn of the loop, unclosed.
+            # A server that closes in the same turn would leak connections it has just accepted.
             loop.call_soon(server.close)
         for connection, timer in self._untrusted.items():
             timer.cancel()
@@ -698,7 +699,7 @@ class _TcpListener:
 
 
 def set_congestion_control(connection: socket.socket, name: str) -> bool:
-    """Ask the kernel for a congestion control; return whether it may be had."""
+    """Ask the kernel for a congestion control; return whether the kernel permits it."""
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
     except OSError:
@@ -724,19 +725,19 @@ class TcpNetwork:
     """Connections over TCP.
 
     Args:
-        limits: the largest message and payload taken from a peer.
-        congestion_control: of the connections it makes to other machines, by address; others have
-            the kernel's own choice. Where it may not be set, the kernel's stays: ask
-            :func:`may_set_congestion_control` first.
-        shares_memory: whether payloads go through shared memory where the other end is on this
-            machine's loopback, and has offered it.
-        least_silence_s: no peer is given up that is silent for less; see
+        limits: the largest message and payload accepted from a peer.
+        congestion_control: the congestion control of connections made to other machines, by
+            address. Other connections keep the kernel's default, and so does one where the kernel
+            permits no choice; see :func:`may_set_congestion_control`.
+        shares_memory: whether payloads go through shared memory, if the peer is on this machine's
+            loopback and offers it.
+        least_silence_s: the least silence after which a peer counts as lost; see
             :mod:`anabranch.net.silence`.
-        heartbeat_s: how often each end says something; the same at both.
-        credentials: for TLS; None for none. With it nothing goes through shared memory.
-        stillness_s: no peer is given up that is silent for less while its kernel answers.
-        ends_with_way: whether connections that it makes end, by :class:`SilentWay`, soon after
-            nothing crosses the way to the peer any more; for a caller that makes another at once.
+        heartbeat_s: how often each end sends something; the same at both ends.
+        credentials: for TLS; None for none. With TLS no payload goes through shared memory.
+        stillness_s: the least silence after which a peer counts as lost while its kernel answers.
+        ends_with_way: whether connections made here end with :class:`SilentWay` soon after the path
+            to the peer fails; for a caller that connects again at once.
     """
 
     heads_go_ahead = True
@@ -760,7 +761,7 @@ class TcpNetwork:
         self._congestion_control = congestion_control or {}
 
     def give_up_after(self, least_silence_s: float, stillness_s: float = STILLNESS_S) -> None:
-        """Give peers up after a silence of so much, at least, on connections yet to be made.
+        """Set the least silences for connections made from now on.
 
         Args:
             least_silence_s, stillness_s: as for the class.
@@ -782,7 +783,7 @@ class TcpNetwork:
                     partial(make, outgoing=ring), sock=called
                 )
             else:
-                # A host that answers nothing would else cost what the kernel takes, some 20 s.
+                # For a host that does not answer, the kernel's own timeout takes some 20 s.
                 longest_s = _CONNECT_SILENCES * self._patience.least_silence_s
                 try:
                     async with within(longest_s):
@@ -796,7 +797,7 @@ class TcpNetwork:
         return connection
 
     def _calling(self, receiver: Receiver) -> Callable[..., _TcpConnection]:
-        """Return what makes the end of a connection that this process makes."""
+        """Return a factory for connections that this process makes."""
         make_session: Callable[[], tls.Session] | None = None
         if self._credentials is not None:
             context = self._credentials.context(ssl.Purpose.SERVER_AUTH)
@@ -834,12 +835,12 @@ class TcpNetwork:
         _start(end, ends)
 
     def _called(self, credentials: tls.Credentials) -> Callable[[], tls.Session]:
-        """Return what makes a listener's sessions, of the files as they are then."""
+        """Return a factory for a listener's TLS sessions; it reads the certificates each time."""
         context = credentials.context(ssl.Purpose.CLIENT_AUTH)
 
         def make() -> tls.Session:
             nonlocal context
-            with suppress(tls.TlsError):  # while they are being replaced, the old ones do
+            with suppress(tls.TlsError):  # while files are being replaced, the old ones serve
                 context = credentials.context(ssl.Purpose.CLIENT_AUTH)
             return tls.Session(context, is_called=True)
 
@@ -863,7 +864,7 @@ class TcpNetwork:
         make_session = None if credentials is None else self._called(credentials)
 
         def make() -> _TcpConnection:
-            # The end that called makes another connection at once, and the other waits for that.
+            # Only the caller connects again at once; the callee waits for that.
             patience = replace(self._patience, ends_with_way=False)
             return _TcpConnection(
                 welcome, self._limits, patience, listener, make_session=make_session
@@ -876,22 +877,23 @@ class TcpNetwork:
         return listener
 
 
-# Connections of a lane whose congestion control may not be chosen. At 30 ms and 0.02 % of loss, one
-# of the kernel's usual kind carries a quarter of 155 Mbit/s, and four together three fifths.
+# Connections of a lane where the kernel permits no choice of congestion control. At 30 ms and
+# 0.02 % of loss, one connection under the default carries a quarter of 155 Mbit/s, and four carry
+# three fifths.
 STRANDS_INSTEAD = 4
-# With bbr, which every ten seconds sends next to nothing for a while, to measure the way. Packed
-# trees on internet2-9 with that latency and loss came to .876 of the limit with one connection, to
-# .908 and .910 with two, and to .903 with three (one run each, by hand, and two of two).
+# Connections of a lane under bbr, which every ten seconds nearly stops sending, to measure the
+# path. On internet2-9 with that latency and loss, packed trees reached .876 of the limit with one
+# connection, .908 and .910 with two, and .903 with three (one run each by hand, two with two).
 _STRANDS_OF_BBR = 2
-_NEAR_S = 1e-3  # one way; the next room rather than the next town
+_NEAR_S = 1e-3  # one-way latency within a building
 
 
 def suits(link: Link) -> str:
-    """Return the congestion control that suits a link, as the kernel calls it.
+    """Return the congestion control that suits a link, by the kernel's name for it.
 
-    With 30 ms and 0.02 % of loss bbr carries .94 of 155 Mbit/s where cubic carries .23. But bbr
-    paces by timers, and where dozens of lanes without delay share a machine, some settle at two
-    thirds of their rate for seconds; there cubic fills them all.
+    With 30 ms and 0.02 % of loss, bbr carries .94 of 155 Mbit/s and cubic .23. But bbr paces by
+    timers. If dozens of lanes without delay share a machine, some bbr lanes stay at two thirds of
+    their rate for seconds, whereas cubic fills all of them.
 
     >>> suits(Link(0, 1, 1e8, latency_s=0.03)), suits(Link(0, 1, 1e8))
     ('bbr', 'cubic')
@@ -900,11 +902,11 @@ def suits(link: Link) -> str:
 
 
 def strands_of(controls: Mapping[Address, str]) -> int:
-    """Return how many connections a site's lanes take.
+    """Return the number of connections per lane of a site.
 
     Args:
-        controls: which congestion control suits the way to each address; nothing congests that to
-            this machine's own.
+        controls: the suitable congestion control by address. Loopback addresses are ignored, since
+            nothing congests them.
 
     >>> strands_of({("127.0.0.1", 7700): "bbr"})
     1
@@ -916,15 +918,15 @@ def strands_of(controls: Mapping[Address, str]) -> int:
 
 
 class Networks:
-    """The networks of a site that is a process: to the scheduler, and to other sites.
+    """The networks of a site's process: to the scheduler, and to other sites.
 
     Args:
-        lane_limits: the largest message and payload taken from another site.
+        lane_limits: the largest message and payload accepted from another site.
         credentials: for TLS; None for none.
 
     Attributes:
-        control: to the scheduler.
-        data: on which other sites reach this one.
+        control: the network to the scheduler.
+        data: the network on which this site accepts lanes.
     """
 
     def __init__(self, lane_limits: Limits, credentials: tls.Credentials | None = None) -> None:
@@ -937,7 +939,7 @@ class Networks:
             ends_with_way=True,
         )
         self.data = TcpNetwork(lane_limits, credentials=credentials, heartbeat_s=LANE_HEARTBEAT_S)
-        self._suits: dict[int, str] = {}  # congestion controls, by the site that a link leads to
+        self._suits: dict[int, str] = {}  # congestion controls, by a link's target
         self._controls: dict[Address, str] = {}
 
     def lanes(
@@ -949,17 +951,17 @@ class Networks:
         stillness_s: float,
         congestion_control: str | None = None,
     ) -> tuple[TcpNetwork, int]:
-        """Return the network that a site opens its lanes on, and how many connections each takes.
+        """Return the network for a site's outgoing lanes, and the number of connections per lane.
 
         Args:
-            overlay: what its links are like.
-            site: whose lanes.
-            addresses: of every site, by index; see ``moved``.
-            least_silence_s: no lane is given up that is silent for less, at either end.
-            stillness_s: nor one that is silent for less while its kernel answers.
-            congestion_control: of every lane; None for what suits its link.
+            overlay: describes the links.
+            site: the site that opens the lanes.
+            addresses: the address of every site, by index; see ``moved``.
+            least_silence_s: the least silence that ends a lane, at either end.
+            stillness_s: the least silence that ends a lane while the peer's kernel answers.
+            congestion_control: of every lane; None to choose by link, see :func:`suits`.
         """
-        # Also of lanes that others open: either end that gives a lane up loses the other site.
+        # Incoming lanes need the same silences: a lane that one end gives up is lost to both.
         self.data.give_up_after(least_silence_s, stillness_s)
         links = (link for link in overlay.links if link.source == site)
         self._suits = {link.target: congestion_control or suits(link) for link in links}
@@ -977,6 +979,6 @@ class Networks:
         return network, strands_of(self._controls)
 
     def moved(self, site: int, address: Address) -> None:
-        """Take note of where a site is that came later, or came back as another process."""
+        """Set the address of a site that joined late, or joined again as another process."""
         if site in self._suits:
             self._controls[address] = self._suits[site]

@@ -1,14 +1,14 @@
-"""What a link carries, told from the chunks that cross it anyway. Pure: times are handed in.
+"""Estimates a link's rate and latency, from chunks that cross it anyway. Pure: times are passed in.
 
-The receiving end of each directed link keeps one estimator and shows it every message that
-arrives. A link is a queue that serves in order: with rate R and *base delay* d, which is latency
-plus whatever the two clocks differ by, the i-th message is in at
+The receiving end of each directed link keeps one estimator, and passes it every arriving message.
+A link is a queue that serves in order. Let R be its rate, and d its *base delay*: the latency plus
+the difference of the two clocks. The i-th message is received completely at
 
     received_i = max(sent_i + d, received_(i-1)) + size_i / R        (Lindley 1952),
 
-or later, where the receiver was busy; it then catches up, because the kernel kept what came.
-``sent`` is when sending began. In a queue that is not empty it runs ahead of the wire by all that
-the kernel has taken, so nothing may be told from ``received - sent`` of such a message.
+or later if the receiver was busy. It then catches up, because the kernel buffers arriving data.
+``sent`` is when sending began. While the queue is not empty, ``sent`` runs ahead of the wire by all
+data in the sender's kernel. So ``received - sent`` of such a message tells nothing.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Arrival:
 
     Args:
         sent_s: when its sending began, on the sender's clock.
-        received_s: when its last byte was in, on the receiver's clock.
-        size_bytes: all of it, > 0.
-        backlogged: the sender's lane had been sending without a pause since the message before.
-        offset_s: estimate of the receiver's clock minus the sender's; 0.0 where unknown.
-        begun_s: when its head was in, which takes no time of its own to carry, on the receiver's
-            clock; None where messages come as a whole.
+        received_s: when its last byte arrived, on the receiver's clock.
+        size_bytes: its total size, > 0.
+        backlogged: whether the sender's lane sent without a pause since the message before.
+        offset_s: estimate of the receiver's clock minus the sender's; 0.0 if unknown.
+        begun_s: when its head arrived, on the receiver's clock; None where messages arrive whole.
+            The transmission time of a head is taken as 0.
     """
 
     sent_s: float
@@ -48,12 +48,12 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a link was found to carry.
+    """An estimate of a link's rate and latency.
 
     Args:
         rate_bps: payload rate, bit/s, of the link or of the lane's share of it.
-        latency_s: one way, seconds, as good as the arrivals' ``offset_s``; None where unknown.
-        chunks: how many arrivals it rests on.
+        latency_s: one way, seconds, as accurate as the arrivals' ``offset_s``; None if unknown.
+        chunks: the number of arrivals behind it.
     """
 
     rate_bps: float
@@ -65,18 +65,19 @@ class Estimator(Protocol):
     """Watches one directed link."""
 
     def arrived(self, arrival: Arrival) -> Estimate | None:
-        """Take note of a message, in order of arrival; return an estimate where there is news."""
+        """Add a message, in order of arrival; return a new estimate, or None for none."""
 
 
 class ChunkMeanEstimator:
-    """The mean of size / (received - sent) over a few large chunks, then anew (NetStorm, eq. 14).
+    """The mean of size / (received - sent) over a few large chunks (NetStorm, eq. 14).
 
-    It takes latency, queues and clock errors for slowness (`docs/mechanisms/awareness.md`). Chunks
-    that seem to arrive before they left are passed over, since eq. 14 has no meaning for them.
+    Each estimate uses new chunks. Latency, queues and clock errors reduce the estimated rate
+    (`docs/mechanisms/awareness.md`). A chunk that seems to arrive before it left is skipped, since
+    eq. 14 is undefined for it.
 
     Args:
         probe_chunk_bytes: the least size of a chunk that counts (``PROBE_CHUNK_SIZE``), >= 0.
-        probe_chunks: how many make an estimate (``PROBE_CHUNK_NUM``), >= 1.
+        probe_chunks: the number of chunks per estimate (``PROBE_CHUNK_NUM``), >= 1.
 
     Raises:
         ValueError: an argument outside its range.
@@ -104,65 +105,64 @@ class ChunkMeanEstimator:
         return Estimate(sum(rates_bps) / len(rates_bps), None, len(rates_bps))
 
 
-# Of the busy time that a window covers: how late its chunks may be, on average, behind the rate
-# they are said to show. More, and the rate is changing or the receiver was not listening.
+# The largest mean lateness of a window's chunks behind the estimated rate, as a fraction of the
+# window's busy time. With more, the rate is changing or the receiver was busy.
 _DOUBTFUL = 0.05
-# The same for learning the base delay, which is remembered and so must not be learnt amiss.
+# The same for learning the base delay: stricter, because a wrong one would be remembered.
 _CLEAN = 0.02
-# How much longer than a transfer lies between two chunks, at least, if the link rested between.
+# The link was idle between two chunks if their gap is so many times a chunk's transfer time.
 _RESTED = 1.05
-# How many base delays must have been found before one is believed, and how far apart those that
-# agree, more than half of them, may lie, as a part of a chunk's transfer.
+# The least number of base delays before one is believed. More than half of them must agree within
+# this fraction of a chunk's transfer time.
 _LEAST_FINDINGS = 3
 _WIDE = 0.05
-# How late a process may take note of a head, seconds.
+# How late a process may notice a head, seconds.
 _LATE_S = 1e-4
-# How much slopes may differ that are found without the smallest and without the largest chunk.
+# The largest ratio of the slopes found without the smallest and without the largest chunk.
 _LIKE = 1.1
-# How long a base delay is remembered, how many are, and how fast two clocks may part at most.
+# How long base delays are remembered, how many, and the largest relative drift of two clocks.
 _REMEMBER_S = 60.0
 _REMEMBERED = 16
 _DRIFT = 2e-4
 
 
 class BusyPeriodEstimator:
-    """Rate from how chunks follow each other in busy periods, base delay from how these begin.
+    """Estimates the rate from the spacing of chunks in busy periods, and d from how these begin.
 
-    **Rate.** In a busy period the link never rests, so receive times rise by size / R, whatever
+    **Rate.** In a busy period the link is never idle. So receive times rise by size / R, whatever
     the clocks, the latency and the sender's kernel do. All busy periods in the window share the
-    slope 1 / R; of all slopes it is the one under which the chunks are least late in total
-    (:mod:`anabranch.net._envelope`), so that a pause which the receiver caught up with costs
-    nothing. A lane that shares its link measures what it gets: its share while others send.
+    slope 1 / R. The estimate is the slope under which the chunks have the least total lateness
+    (:mod:`anabranch.net._envelope`). So a pause of the receiver, once it has caught up, has no
+    effect. A lane that shares its link measures its share while other lanes send.
 
-    **Base delay.** A chunk sent on an idle link shows d + size / R. Where the window has a rate
-    from busy periods, or from such chunks of different sizes, that leaves d. Where it has not, the
-    heads of chunks show d, if they go ahead of the payloads and are noticed in time. Findings are
-    remembered for a minute and followed along the drift of the clocks. Kernels that still drain
-    make some too large, a rate that just changed some too small; so d is what most of at least
-    three agree on, and a head that came earlier still is believed. With d, an isolated chunk is a
-    busy period of its own, so a link that is never busy for long is measured too, and so is one
-    whose lane pauses while its kernel still drains.
+    **Base delay.** A chunk sent on an idle link shows d + size / R. Busy periods, or such chunks of
+    different sizes, give the rate, and the rest is d. Without a rate, the heads of chunks show d,
+    if they go ahead of the payloads and are noticed in time. Values of d are remembered for a
+    minute, and corrected for the drift of the clocks. A kernel that still drains makes a value too
+    large, and a rate that just changed makes one too small. So d is the value on which most of at
+    least three agree; a head that arrived even earlier overrides it. With d, an isolated chunk is a
+    busy period. So a link with short busy periods is measured too, and so is one whose lane pauses
+    while its kernel drains.
 
-    ``offset_s`` enters ``latency_s`` only: an error of a few ms would spoil the rate of a fast
-    link, and the base delay holds the true difference of the clocks anyway. They must run evenly
-    (monotonic clocks), not be right.
+    ``offset_s`` affects ``latency_s`` only. An error of a few ms would spoil the rate of a fast
+    link, and the base delay contains the true difference of the clocks anyway. The clocks must run
+    evenly (monotonic clocks), but need not be right.
 
-    **Window.** The last ``window_chunks`` arrivals, and all of the last ``window_s`` where that is
-    more: on a fast link eight chunks pass within one pause of the receiver. News come with every
-    half window, and a quarter of ``window_s`` apart. While the chunks contradict each other there
-    are none, unless that lasts for windows on end; so a changed rate is reported once the window
-    has left the old one behind, mostly within ``window_chunks + 1`` chunks or ``window_s``,
-    whichever is later.
+    **Window.** It has the last ``window_chunks`` arrivals, or all of the last ``window_s`` if these
+    are more: on a fast link eight chunks arrive within one pause of the receiver. An estimate needs
+    half a window of new chunks, and a quarter of ``window_s`` since the last attempt. While the
+    chunks contradict each other there is no estimate, unless that lasts for several windows. So a
+    changed rate is reported once the window contains no chunks of the old rate: mostly within
+    ``window_chunks + 1`` chunks or ``window_s``, whichever is later.
 
-    **What it cannot know.** Chunks of one size that always come alone, and as a whole, show
-    d + size / R and nothing else. Then there is no estimate, unless ``latency_s`` says d (together
-    with a right ``offset_s``) or a message of another size, at most half as long, passes now and
-    then.
+    **Limits.** Chunks of one size that always arrive alone, and whole, show only d + size / R. Then
+    there is no estimate, with two exceptions: ``latency_s`` and a right ``offset_s`` give d, or a
+    message of at most half that size passes now and then.
 
     Args:
-        window_chunks: how many arrivals an estimate rests on, >= 4.
-        window_s: the least time it covers where more have come, seconds, >= 0.
-        latency_s: the link's latency where it is known for sure; None to learn it.
+        window_chunks: the number of arrivals per estimate, >= 4.
+        window_s: the least duration of a window with more arrivals, seconds, >= 0.
+        latency_s: the link's latency if known for certain; None to learn it.
 
     Raises:
         ValueError: an argument outside its range.
@@ -180,12 +180,12 @@ class BusyPeriodEstimator:
         self._window_s = window_s
         self._latency_s = latency_s
         self._window: deque[Arrival] = deque()
-        self._before_s = -math.inf  # when the last arrival came that has left the window
+        self._before_s = -math.inf  # time of the latest arrival that is out of the window
         self._fresh = 0  # arrivals since the last estimate
-        self._reported_s = 0.0  # when it came out, or the first arrival came
-        self._looked_s = -math.inf  # when the window was last tried
+        self._reported_s = 0.0  # time of the last estimate, or of the first arrival
+        self._looked_s = -math.inf  # time of the last attempt to estimate
         self._bases: deque[Point] = deque(maxlen=_REMEMBERED)  # (received_s, base delay)
-        self._transfer_s = 0.0  # of a chunk, when the last was found
+        self._transfer_s = 0.0  # a chunk's transfer time at the latest base delay
 
     def arrived(self, arrival: Arrival) -> Estimate | None:
         """See :class:`Estimator`."""
@@ -208,7 +208,7 @@ class BusyPeriodEstimator:
         self._looked_s = now_s
         self._learn_base()
         base_s = self._base_s(now_s, arrival.offset_s)
-        # What contradicts itself for windows on end is noise, which an estimate must live with.
+        # Contradictions that last for several windows are noise: tolerate more of them then.
         windows = min(
             self._fresh / self._window_chunks,
             (now_s - self._reported_s) / self._window_s if self._window_s else math.inf,
@@ -220,14 +220,15 @@ class BusyPeriodEstimator:
         self._reported_s = now_s
         latency_s = None if base_s is None else base_s - arrival.offset_s
         if latency_s is not None and latency_s < 0:
-            latency_s = None  # the clocks' offset is not known well enough to tell
+            latency_s = None  # the clocks' offset is too inaccurate
         return Estimate(8 / slope, latency_s, len(window))
 
     def _busy_periods(self, base_s: float | None) -> list[list[Point]]:
-        """Return the window's busy periods, each as (bytes carried so far, when) points.
+        """Return the window's busy periods, each as points (bytes carried so far, time).
 
-        Without a base delay it is not known when a busy period began, nor whether a chunk that
-        the lane sent after a pause still found the link busy: each such chunk begins another.
+        Without a base delay two things are unknown: when a busy period began, and whether the link
+        was still busy when the lane sent a chunk after a pause. Each such chunk then begins a new
+        period.
         """
         periods: list[list[Point]] = []
         carried_bytes = 0.0
@@ -236,7 +237,7 @@ class BusyPeriodEstimator:
             idle = not arrival.backlogged
             begin_s = None if base_s is None else arrival.sent_s + base_s
             if begin_s is not None and arrival.begun_s is not None:
-                begin_s = min(begin_s, arrival.begun_s)  # what is remembered is too large
+                begin_s = min(begin_s, arrival.begun_s)  # the remembered base delay is too large
             if idle and begin_s is not None:
                 idle = begin_s > last_s
             if idle or not periods:
@@ -258,14 +259,14 @@ class BusyPeriodEstimator:
                 self._bases.append((at_s, base_s))
 
     def _from_rest(self) -> tuple[float, float, float] | None:
-        """Return (when, base delay, a chunk's transfer) from chunks that met an idle link."""
+        """Return (time, base delay, a chunk's transfer time) from chunks that met an idle link."""
         alone = _alone(self._rested(None))
         groups = self._busy_periods(None)
         slope = _slope_s_per_byte([*groups, alone] if alone else groups, _CLEAN)
         if slope is None:
             return None
         rested = self._rested(slope)
-        # One that none followed says nothing of the rate it had, unless sizes differ.
+        # A chunk without a follower shows no rate, unless chunks differ in size.
         tell = bool(_alone(rested))
         findings = [
             (arrival.received_s - arrival.sent_s - slope * arrival.size_bytes, arrival.received_s)
@@ -274,11 +275,11 @@ class BusyPeriodEstimator:
         ]
         if not findings:
             return None
-        base_s, at_s = min(findings)  # jitter and a busy receiver make it too large
+        base_s, at_s = min(findings)  # the least: jitter and a busy receiver only add
         return at_s, base_s, slope * median(arrival.size_bytes for arrival in self._window)
 
     def _from_heads(self) -> tuple[float, float, float] | None:
-        """Return the same as the quickest heads show it, if three agree."""
+        """Return the same from the quickest heads, if three agree."""
         heads = sorted(
             (a.begun_s - a.sent_s, a.begun_s, a.received_s - a.begun_s)
             for a in self._window
@@ -294,11 +295,11 @@ class BusyPeriodEstimator:
         return at_s, base_s, transfer_s
 
     def _rested(self, slope: float | None) -> list[tuple[Arrival, bool]]:
-        """Return the window's chunks that found the link idle, and whether the next waited for it.
+        """Return the chunks that found the link idle, and whether the next chunk queued behind.
 
-        One that came as soon as the link could carry it after the one before may have waited for
-        that, in a kernel that still drained. How soon that is, the slope says, or else the closest
-        two of the window.
+        A chunk that arrived one transfer time after its predecessor may have queued behind it, in a
+        kernel that still drained. The slope gives the transfer time; without one, the two closest
+        chunks of the window do.
         """
         gaps_s, last_s = [], self._before_s
         for arrival in self._window:
@@ -314,7 +315,7 @@ class BusyPeriodEstimator:
         ]
 
     def _base_s(self, now_s: float, offset_s: float) -> float | None:
-        """Return the base delay as of now, or None while unknown."""
+        """Return the base delay now; None while unknown."""
         if self._latency_s is not None:
             return self._latency_s + offset_s
         while self._bases and self._bases[0][0] < now_s - _REMEMBER_S:
@@ -332,10 +333,10 @@ class BusyPeriodEstimator:
 
 
 def _alone(rested: Sequence[tuple[Arrival, bool]]) -> list[Point]:
-    """Return chunks that met no queue as a group of (size, time taken); none where in doubt.
+    """Return chunks that met no queue as points (size, transfer time); none if in doubt.
 
-    They share the unknown base delay, so where sizes differ the slope is that of the rate. It must
-    not hang on the smallest or the largest of them.
+    They share the unknown base delay, so their slope over different sizes is 1 / R. The slope must
+    not depend on the smallest or the largest chunk alone.
     """
     points = sorted((float(a.size_bytes), a.received_s - a.sent_s) for a, _ in rested)
     if len(points) < 4 or points[-1][0] < 2 * points[0][0]:
@@ -346,7 +347,7 @@ def _alone(rested: Sequence[tuple[Arrival, bool]]) -> list[Point]:
 
 
 def _slope_s_per_byte(groups: Sequence[Sequence[Point]], tolerance: float) -> float | None:
-    """Return the slope of least lateness; None where too little, or contradictory, is known."""
+    """Return the slope of least lateness; None if points are too few or contradict each other."""
     if sum(len(points) - 1 for points in groups) < 3:
         return None
     slope = least_late_slope(groups)
@@ -358,7 +359,7 @@ def _slope_s_per_byte(groups: Sequence[Sequence[Point]], tolerance: float) -> fl
 
 
 def _shorth(values: list[float]) -> tuple[float, float]:
-    """Return the middle and the width of the narrowest half: what most agree on, and how well."""
+    """Return the middle and the width of the narrowest interval with half of the values."""
     values = sorted(values)
     half = len(values) // 2 + 1
     first = min(range(len(values) - half + 1), key=lambda i: values[i + half - 1] - values[i])

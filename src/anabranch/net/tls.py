@@ -1,13 +1,13 @@
-"""Mutual TLS 1.3: who a process is, by a certificate that both ends' authority has signed.
+"""Mutual TLS 1.3: a process proves its identity by a certificate signed by the group's authority.
 
-A folder holds what one process needs: the authority's certificate (``ca.pem``), and its own with
-its key, named after it (``site-paris.pem`` and ``site-paris.key``, or ``scheduler.pem`` and
-``scheduler.key``). ``anabranch certs`` makes them for a group. The files are read for each
-connection, so that renewed ones are used without a restart.
+A process has a folder with the authority's certificate (``ca.pem``), its own certificate, and its
+key. The latter two are named after it (``site-paris.pem`` and ``site-paris.key``, or
+``scheduler.pem`` and ``scheduler.key``). ``anabranch certs`` makes them for a group. The files are
+read for each connection, so that renewed ones are used without a restart.
 
-A :class:`Session` is between the bytes that travel and those that are meant; the connection with
-one moves the former. So a payload is encrypted in pieces of :data:`SEALED_BYTES`, a call each, and
-decrypted to where it belongs, where asyncio's own TLS takes a call and two copies for each 16 KB.
+A :class:`Session` translates between plaintext and ciphertext; a connection moves the ciphertext. A
+payload is encrypted in pieces of :data:`SEALED_BYTES`, one call each, and decrypted directly into
+its target. asyncio's own TLS takes a call and two copies for each 16 KB.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from anabranch.net.messages import Refusal
 from anabranch.net.network import Address, Connection, Network, Receiver
 
 SEALED_BYTES = 1 << 18
-"""The most that is encrypted at once, while what was encrypted before is on its way."""
+"""The most bytes that are encrypted at once, while the bytes before are being sent."""
 
 RECORD_BYTES = 5 + (1 << 14) + 256
-"""The most of a record (RFC 8446, 5.2), of which nothing can be read before all of it is there."""
+"""The largest record (RFC 8446, 5.2); an incomplete record cannot be read."""
 
 _CERTIFICATE_REFUSED = "CERT", "UNKNOWN_CA"
-"""What alerts by which the other end refuses this one's certificate have in their names."""
+"""Parts of the names of alerts by which the peer refuses this end's certificate."""
 
 # Record type 21, version 3.3, 2 bytes: fatal, protocol_version (RFC 8446, 5.1 and 6.2). OpenSSL
-# answers nothing to what is no TLS, and the other end would see a connection that just ends.
+# does not answer a stream without TLS, so that the peer would see an end without a reason.
 _PROTOCOL_VERSION_ALERT = b"\x15\x03\x03\x00\x02\x02\x46"
 
 _STAGING_BYTES = 1 << 19
-_FIRST_STAGING_BYTES = 1 << 14  # while the other end is not trusted, and may be one of many
+_FIRST_STAGING_BYTES = 1 << 14  # before the peer is trusted: untrusted callers may be many
 
 SCHEDULER = "anabranch:scheduler"
-"""The identity of a scheduler, as the URI of its certificate says it."""
+"""The identity of a scheduler: the URI in its certificate."""
 
 
 class TlsError(ValueError):
@@ -56,7 +56,7 @@ class TlsError(ValueError):
 
 
 def identity_of(site: str) -> str:
-    """Return the identity of a site, as the URI of its certificate says it.
+    """Return the identity of a site: the URI in its certificate.
 
     >>> identity_of("paris"), identity_of("new york")
     ('anabranch:site:paris', 'anabranch:site:new%20york')
@@ -65,7 +65,7 @@ def identity_of(site: str) -> str:
 
 
 def file_name(identity: str) -> str:
-    """Return what the files of an identity are called, without their endings.
+    """Return the name of an identity's files, without their suffixes.
 
     >>> file_name(identity_of("paris")), file_name(SCHEDULER)
     ('site-paris', 'scheduler')
@@ -75,29 +75,29 @@ def file_name(identity: str) -> str:
 
 @dataclass(frozen=True)
 class Credentials:
-    """A process's certificate and key, and the authority whose certificates it believes.
+    """A process's certificate and key, and the authority that it trusts.
 
     Args:
-        folder: where the files are.
-        identity: whose; see ``identity_of``.
+        folder: the folder with the files.
+        identity: the process's identity; see ``identity_of``.
     """
 
     folder: Path
     identity: str
 
     def check(self) -> None:
-        """Read the files once.
+        """Check the files, by reading them once.
 
         Raises:
-            TlsError: one is missing, or not what it should be.
+            TlsError: a file is missing or invalid.
         """
         self.context(ssl.Purpose.SERVER_AUTH)
 
     def context(self, purpose: ssl.Purpose) -> ssl.SSLContext:
-        """Return what a connection is made with.
+        """Return the context for a connection.
 
         Args:
-            purpose: ``SERVER_AUTH`` for one that calls, ``CLIENT_AUTH`` for one that is called.
+            purpose: ``SERVER_AUTH`` at the caller, ``CLIENT_AUTH`` at the callee.
 
         Raises:
             TlsError: see ``check``.
@@ -115,7 +115,7 @@ class Credentials:
         )
         context = ssl.SSLContext(side)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.check_hostname = False  # sites are known by their names in the overlay
+        context.check_hostname = False  # certificates carry names of the overlay, not of hosts
         context.verify_mode = ssl.CERT_REQUIRED
         try:
             context.load_verify_locations(authority)
@@ -128,15 +128,15 @@ class Credentials:
 
 
 class Session:
-    """One end of an encrypted stream. No I/O: ciphertext comes in and goes out by calls.
+    """One end of an encrypted stream. No I/O: the caller passes the ciphertext in and out.
 
     Args:
         context: see :meth:`Credentials.context`.
-        is_called: whether the other end made the connection.
+        is_called: whether the peer made the connection.
 
     Attributes:
-        staging: memory for what comes of the stream next.
-        is_ready: whether each end has shown the other who it is, as far as this one knows.
+        staging: the memory for the next ciphertext.
+        is_ready: whether the handshake is complete, as far as this end knows.
     """
 
     def __init__(self, context: ssl.SSLContext, is_called: bool) -> None:
@@ -145,18 +145,18 @@ class Session:
         self.staging = memoryview(bytearray(_FIRST_STAGING_BYTES))
         self.is_ready = False
         self._has_ended = False
-        self._first = b""  # of what has come
+        self._first = b""  # the first ciphertext bytes from the peer
 
     def trust(self) -> None:
-        """Take more at once from now on."""
+        """Use a larger ``staging`` from now on."""
         self.staging = memoryview(bytearray(_STAGING_BYTES))
 
     def shake_hands(self) -> None:
-        """Go on with the handshake, as far as what has come allows.
+        """Continue the handshake as far as the received bytes allow.
 
         Raises:
-            UntrustedPeer: the other end speaks no TLS, or one does not believe the other.
-            LinkError: what came was changed on its way.
+            UntrustedPeer: the peer speaks no TLS, or one end refuses the other's certificate.
+            LinkError: the ciphertext was altered in transit.
         """
         try:
             self._ends.do_handshake()
@@ -170,14 +170,14 @@ class Session:
 
     @property
     def identity(self) -> str:
-        """The other end's, once the session is ready."""
+        """The peer's identity, once the session is ready."""
         return said_by(self._ends.getpeercert() or {})
 
     def take(self, count: int) -> None:
-        """Take note that so many bytes were put into ``staging``.
+        """Accept the first ``count`` bytes of ``staging``.
 
         Raises:
-            LinkError: the other end has said before that nothing follows.
+            LinkError: the peer has closed the stream before.
         """
         if len(self._first) < FIRST_BYTES:
             self._first = (self._first + bytes(self.staging[:count]))[:FIRST_BYTES]
@@ -186,17 +186,17 @@ class Session:
         self._came.write(self.staging[:count])
 
     def read_into(self, memory: memoryview) -> int:
-        """Put what has come into memory, decrypted, and return how many bytes that was.
+        """Decrypt received bytes into memory; return their number.
 
         Raises:
-            LinkError: it was changed on its way.
-            UntrustedPeer: the other end does not believe this one.
+            LinkError: the ciphertext was altered in transit.
+            UntrustedPeer: the peer refuses this end's certificate.
         """
         filled = 0
         try:
             while filled < len(memory):
-                read = self._ends.read(len(memory) - filled, memory[filled:])  # of one record
-                count = cast(int, read)  # into memory that was given
+                read = self._ends.read(len(memory) - filled, memory[filled:])  # at most one record
+                count = cast(int, read)  # an int, since a buffer was passed
                 if not count:
                     self._has_ended = True
                     break
@@ -210,7 +210,7 @@ class Session:
         return filled
 
     def write(self, plain: memoryview | bytes) -> None:
-        """Encrypt what is meant; ``to_send`` has it then.
+        """Encrypt plaintext; ``to_send`` then returns the ciphertext.
 
         Raises:
             LinkError: the stream has ended.
@@ -221,22 +221,22 @@ class Session:
             raise LinkError(str(error)) from error
 
     def say_the_end(self) -> None:
-        """Say that nothing follows; ``to_send`` has it then."""
-        with suppress(ssl.SSLError):  # it waits for the other end's word, which we do not
+        """Close this direction of the stream; ``to_send`` then returns the alert."""
+        with suppress(ssl.SSLError):  # it asks for the peer's alert too, which we do not await
             self._ends.unwrap()
 
     def to_send(self) -> bytes:
-        """Return what is to travel, after all that was returned before; empty for nothing."""
+        """Return the next ciphertext to send, in order; empty if there is none."""
         return self._leaves.read()
 
 
 def _named(error: ssl.SSLError, first: bytes) -> NetError:
-    """Return what an error of OpenSSL's means, and what to do; pure.
+    """Return the named error for an error of OpenSSL, with the remedy. Pure.
 
     Args:
-        error: of a handshake, or of the first read after it, by which a caller hears in TLS 1.3
-            that its certificate is refused.
-        first: the first bytes that came.
+        error: from a handshake, or from the first read after it. In TLS 1.3 that read tells a
+            caller that the callee refuses its certificate.
+        first: the first bytes from the peer.
     """
     reason = error.reason or str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -270,7 +270,7 @@ def _named(error: ssl.SSLError, first: bytes) -> NetError:
 
 
 def said_by(certificate: Mapping[str, Any]) -> str:
-    """Return the identity in a peer's certificate, as ``SSLSocket.getpeercert`` tells it."""
+    """Return the identity in a peer's certificate, given as by ``SSLSocket.getpeercert``."""
     names = [name for kind, name in certificate.get("subjectAltName", ()) if kind == "URI"]
     return names[0] if len(names) == 1 else ""
 
@@ -278,46 +278,47 @@ def said_by(certificate: Mapping[str, Any]) -> str:
 async def connect_to(
     network: Network, address: Address, receiver: Receiver, identity: str
 ) -> Connection:
-    """Connect to a peer, and make sure that it is the one meant before anything is said to it.
+    """Connect to a peer, and check its identity before sending it anything.
 
     Args:
-        network: leads to it.
-        address: where it listens.
-        receiver: what hears it.
-        identity: who it should be, see ``check_identity``.
+        network: the network that leads to it.
+        address: the peer's address.
+        receiver: takes the connection's events.
+        identity: the expected identity, see ``check_identity``.
 
     Raises:
-        LinkError: no process answers there.
-        PeerError: the peer is another, or does not speak this protocol; the connection is closed.
+        LinkError: no process answers at the address.
+        PeerError: the peer has another identity, or does not speak this protocol; the connection is
+            closed.
     """
     return checked(await network.connect(address, receiver), identity)
 
 
 def checked(connection: Connection, identity: str) -> Connection:
-    """Return a connection that was made, once it is sure to lead to the peer that is meant.
+    """Return the connection, after a check of the peer's identity.
 
     Raises:
-        PeerError: the peer is another; the connection is closed.
+        PeerError: the peer has another identity; the connection is closed.
     """
     try:
         check_identity(connection.peer, connection.identity, identity)
     except UnauthorisedPeer as error:
-        connection.post(Refusal(type(error).__name__, str(error)))  # so that it says so, too
+        connection.post(Refusal(type(error).__name__, str(error)))  # so that the peer reports it
         connection.close()
         raise
     return connection
 
 
 def check_identity(peer: str, found: str | None, expected: str) -> None:
-    """Check the identity of a connection's other end; without TLS there is none, and any passes.
+    """Check a peer's identity; without TLS, peers have no identity, and all pass.
 
     Args:
         peer: its address.
-        found: the identity in its certificate; None for a connection without one.
-        expected: who it should be.
+        found: the identity in its certificate; None without TLS.
+        expected: the expected identity.
 
     Raises:
-        UnauthorisedPeer: it is another.
+        UnauthorisedPeer: the peer has another identity.
     """
     if found is not None and found != expected:
         raise UnauthorisedPeer(
