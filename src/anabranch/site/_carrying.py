@@ -1,7 +1,7 @@
-"""What a site carries for neighbours that do not reach the scheduler: a pipe for each, no more.
+"""Carries pipes to the scheduler, at most one for each neighbour that does not reach it.
 
-Each pipe leads to the scheduler that this site joined, whatever the neighbour says. All pipes end
-with this site's own direct connection: where the scheduler is silent, only that one notices.
+Each pipe leads to the scheduler that this site joined; a neighbour cannot name another. All pipes
+end with this site's direct connection, since only that connection notices a silent scheduler.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ class Carrying:
     """The pipes that end at this site.
 
     Args:
-        network: leads to the scheduler.
+        network: the network to the scheduler.
     """
 
     def __init__(self, network: ControlNetwork) -> None:
         self._network = network
-        self._pipes: dict[int, End] = {}  # by whose they are
+        self._pipes: dict[int, End] = {}  # by neighbour
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self, source: int, connection: Connection, scheduler: Address | None) -> End:
-        """Pipe a neighbour's connection to the scheduler; return what receives it from now on.
+        """Pipe a neighbour's connection to the scheduler; return its receiver from now on.
 
-        It takes the place of the neighbour's earlier pipe, which the neighbour knows to be broken.
+        It replaces the neighbour's earlier pipe, which the neighbour knows to be broken. If this
+        site cannot carry the pipe, it sends a refusal and closes the connection.
 
         Args:
-            source: the neighbour.
-            connection: which; the neighbour has proven that it is its.
-            scheduler: where the scheduler listens; None while this site does not reach it directly.
+            source: the neighbour, which has proved its identity.
+            connection: the neighbour's connection.
+            scheduler: the scheduler's address; None while this site does not reach it directly.
         """
         end = End(connection)
         why = why_not(source, self._pipes, scheduler is not None)
@@ -68,14 +69,14 @@ class Carrying:
                 del self._pipes[source]
 
     def stop(self) -> None:
-        """Carry nothing any more; what has not left is lost."""
+        """Cut all pipes, and drop their unsent data."""
         for task in self._tasks:
             task.cancel()
         for end in [*self._pipes.values()]:
             end.cut()
 
     async def finish(self) -> None:
-        """Wait until neighbours have heard their last words of the scheduler, but not long."""
+        """Wait, for a bounded time, until all pipes have ended with the scheduler's last data."""
         if not self._tasks:
             return
         with suppress(TimeoutError):

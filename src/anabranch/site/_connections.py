@@ -1,8 +1,8 @@
-"""The connections of a site's lanes: made, offered, taken and looked after.
+"""Makes, offers and accepts the connections of a site's lanes.
 
-A lane's connections are made by the site that sends on it. Where the other end takes none, as
-behind NAT, that end makes them itself and offers them (:mod:`anabranch.site._offers`). The first
-message on each says who speaks, and proves it.
+The site that sends on a lane makes its connections. If the other end takes none, for example behind
+NAT, that end makes them and offers them (:mod:`anabranch.site._offers`). The first message on each
+connection names its sender, and proves the sender's identity.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from anabranch.site._offers import Offering, Offers
 from anabranch.site.neighbourhood import DataPlaneConfig, Neighbourhood
 
 MOST_STRANDS = 16
-_PROBE_S = 3.0  # that a neighbour has to answer a probe, before it counts as out of reach
+_PROBE_S = 3.0  # a neighbour that does not answer a probe in this time counts as unreachable
 
 
 class Called(Receiver, Protocol):
-    """What hears a connection that this site has made, to offer it.
+    """The receiver of a connection that this site makes and offers.
 
     Attributes:
-        connection: which; set once it is made.
-        taken: whether the neighbour's lane has taken it.
+        connection: the connection; set once it is made.
+        taken: True once the neighbour's lane has taken it, False if it is closed before that.
     """
 
     connection: Connection | None
@@ -45,11 +45,12 @@ class Connections:
 
     Args:
         network: connects to the neighbours.
-        config: who this site is.
-        neighbourhood: where they are.
-        answers: makes what hears a neighbour, in an incarnation, on this site's lane to it.
-        offered: makes what hears a connection that this site offers a neighbour.
-        silent: told of a neighbour, its incarnation, and whether it is silent for unusually long.
+        config: the data plane's configuration.
+        neighbourhood: the state of the neighbours.
+        answers: makes the receiver of answers on the lane to a neighbour, given the neighbour and
+            its incarnation.
+        offered: makes the receiver of a connection that this site offers to a neighbour.
+        silent: called with a neighbour, its incarnation, and whether it is unusually silent.
     """
 
     def __init__(

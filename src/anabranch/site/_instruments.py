@@ -1,4 +1,4 @@
-"""What a site measures while chunks leave and come: the links that lead to it, and its clock."""
+"""Measures a site's incoming links and its clock's offset, while chunks leave and arrive."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from anabranch.site.meter import Meter
 
 
 class Instruments:
-    """One site's meter of links and its timekeeper, as chunks and requests for the time use them.
+    """One site's meter of links and its timekeeper, for chunks and requests for the time.
 
     Args:
         site: this site's index.
-        clock: its own clock, seconds.
-        meter: of the links to it; None measures none, and keeps no time.
-        heads_go_ahead: whether its lanes tell of a chunk before all of it has come.
-        scheduler: is told what was measured, and asked for the time.
-        post: says something to another site.
-        plan: returns the plan that all sites go by now.
+        clock: returns the site's time, seconds.
+        meter: measures the links to it; None measures no links, and keeps no time.
+        heads_go_ahead: whether its lanes deliver a chunk's head before the payload has arrived.
+        scheduler: gets the measurements, and answers requests for the time.
+        post: sends a message to another site.
+        plan: returns the current plan.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Instruments:
             self._timekeeper.begin()
 
     def remember(self) -> None:
-        """Ask for the time if it is due: links are idle now, so answers are quick."""
+        """Ask for the time if a request is due: links are idle now, so answers are quick."""
         if self._timekeeper is not None:
             self._timekeeper.remember()
 
@@ -62,7 +62,7 @@ class Instruments:
         return Stamp(self._clock(), offset_s, backlogged)
 
     def arriving(self, source: int, stamp: Stamp, size_bytes: int) -> Callable[[], None]:
-        """Measure the link that a chunk comes over, from now until what is returned is called."""
+        """Begin to measure a chunk's link; return the function that ends the measurement."""
         begun_s = self._clock() if self._heads_go_ahead else None
         return lambda: self._arrived(source, stamp, size_bytes, begun_s)
 
@@ -73,7 +73,7 @@ class Instruments:
             self._timekeeper.remember()
         own_s = None if self._timekeeper is None else self._timekeeper.offset_s()
         known = own_s is not None and stamp.offset_s is not None
-        # What each adds to its clock to have the scheduler's: the difference is the clocks'.
+        # Each offset is the scheduler's clock minus the site's: clocks differ by the difference.
         offset_s = (stamp.offset_s or 0.0) - (own_s or 0.0) if known else 0.0
         arrival = Arrival(
             stamp.sent_s, self._clock(), size_bytes, stamp.backlogged, offset_s, begun_s
@@ -82,7 +82,7 @@ class Instruments:
             self._scheduler.post(Measured(links))
 
     def tell_time(self, request: TimeRequest) -> TimeReply:
-        """Answer a child that asks for the time."""
+        """Return the answer to a child's request for the time."""
         now_s = self._clock()
         offset_s = None if self._timekeeper is None else self._timekeeper.offset_s()
         if self._timekeeper is None or offset_s is None:
@@ -91,7 +91,7 @@ class Instruments:
         return TimeReply(request.sent_s, now_s, now_s, self._timekeeper.error_s())
 
     def hear_time(self, reply: TimeReply) -> None:
-        """Take the answer of the scheduler, or of a parent."""
+        """Pass the answer of the scheduler or a parent to the timekeeper."""
         if self._timekeeper is not None:
             self._timekeeper.hear(reply)
 
@@ -104,16 +104,15 @@ class Instruments:
         elif self._scheduler.is_connected:
             self._scheduler.post(request)
         elif self._timekeeper is not None:
-            self._timekeeper.unasked(request)  # a late answer would say nothing
+            self._timekeeper.unasked(request)  # a request sent later would measure nothing
 
 
 def parent_to_ask(plan: Plan, site: int) -> int | None:
     """Return the site that a site asks for the time; None for the scheduler.
 
-    It is the parent in the heaviest tree.
-
-    A root asks the scheduler, and a site that reaches none of its parents over a link of its own
-    does so too: a relay may be farther from the root than itself.
+    It is the parent in the heaviest tree, among the parents that a direct link reaches. A root asks
+    the scheduler. So does a site without a direct link to any parent: a relay may be farther from
+    the root than the site itself.
     """
     if any(tree.root == site for tree in plan.trees):
         return None

@@ -1,8 +1,8 @@
-"""Connections between a site that takes none, as behind NAT, and neighbours that send to it.
+"""Offers of connections, by sites that take none (for example behind NAT).
 
-Such a site connects to a neighbour itself and offers the connection: the neighbour's lane to it
-takes that, as if it had made it. An offer that is not taken is no lane; where it breaks, it is made
-again.
+Such a site connects to each neighbour, and offers the connection. The neighbour's lane to the site
+uses it as if it had made it. If an offered connection ends before a lane has taken it, the site
+offers another; that is not the end of a lane.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from anabranch.net.network import Connection
 from anabranch.net.tls import TlsError
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 60.0  # before an offer is made again
-_AWAITED_S = 5.0  # a neighbour that can be reached has made its offer by then
+_AWAITED_S = 5.0  # a reachable neighbour makes its offer within this time
 
 Offer = Callable[[], Awaitable[tuple[Connection, asyncio.Future[bool]]]]
-"""Makes a connection and offers it; the future has whether it was taken, else it has ended."""
+"""Makes and offers a connection; the future is True once it is taken, False if it ends first."""
 
 
 class Offering:
-    """What this site offers, where it takes no connections."""
+    """The offers that this site makes, if it takes no connections."""
 
     def __init__(self) -> None:
         self._tasks: dict[int, list[asyncio.Task[None]]] = {}  # by neighbour
 
     def keep(self, neighbour: int, *offers: Offer) -> None:
-        """Make offers to a neighbour until they are taken."""
+        """Make these offers to a neighbour, each again and again until it is taken."""
         self.withdraw(neighbour)
         loop = asyncio.get_running_loop()
         self._tasks[neighbour] = [loop.create_task(self._keep(offer)) for offer in offers]
@@ -42,7 +42,7 @@ class Offering:
             try:
                 connection, taken = await offer()
             except (NetError, TlsError):
-                pass  # it cannot be reached now, or this site's certificate is being renewed
+                pass  # the neighbour is unreachable, or this site's certificate is being renewed
             else:
                 try:
                     if await taken:
@@ -54,25 +54,25 @@ class Offering:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def withdraw(self, neighbour: int) -> None:
-        """Offer nothing to a neighbour that has not been taken."""
+        """Withdraw the offers to a neighbour that have not been taken."""
         for task in self._tasks.pop(neighbour, ()):
             task.cancel()
 
     def close(self) -> None:
-        """Offer nothing to any."""
+        """Withdraw all offers that have not been taken."""
         for neighbour in [*self._tasks]:
             self.withdraw(neighbour)
 
 
 class Offers:
-    """What neighbours have offered, until lanes take it."""
+    """The connections that neighbours have offered, until lanes take them."""
 
     def __init__(self) -> None:
         self._offered: defaultdict[int, dict[int, Connection]] = defaultdict(dict)
         self._awaited: dict[tuple[int, int], asyncio.Future[Connection]] = {}
 
     def add(self, neighbour: int, strand: int, connection: Connection) -> bool:
-        """Take an offer of a neighbour; return False where it has made that one already."""
+        """Add a neighbour's offer; return False if it has offered this strand already."""
         awaited = self._awaited.pop((neighbour, strand), None)
         if awaited is not None and not awaited.done():
             awaited.set_result(connection)
@@ -83,21 +83,21 @@ class Offers:
         return True
 
     async def take(self, neighbour: int, strand: int) -> Connection:
-        """Return what a neighbour offers for a strand of the lane to it, once it does.
+        """Wait for a neighbour's offer for a strand of the lane to it; return the connection.
 
         Raises:
-            LinkError: it has offered nothing at all for seconds.
+            LinkError: it has made no offer for strand 0 in time.
         """
         if strand in self._offered[neighbour]:
             return self._offered[neighbour].pop(strand)
         awaited: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
         self._awaited[neighbour, strand] = awaited
-        # It may have fewer strands than this site.
+        # Only strand 0 has a deadline: the neighbour may use fewer strands than this site.
         try:
             async with within(_AWAITED_S) if strand == 0 else nullcontext():
                 return await awaited
         except asyncio.CancelledError:
-            if awaited.done() and not awaited.cancelled():  # in the same moment
+            if awaited.done() and not awaited.cancelled():  # the offer came in the same turn
                 self._offered[neighbour][strand] = awaited.result()
             raise
         except TimeoutError:
@@ -105,7 +105,7 @@ class Offers:
             raise LinkError(why) from None
 
     def forget(self, neighbour: int, connection: Connection) -> bool:
-        """Take note that a connection has ended; return whether it was offered, and not taken."""
+        """Remove a connection that has ended; return whether it was an offer not taken yet."""
         mine = self._offered[neighbour]
         strands = [strand for strand, each in mine.items() if each is connection]
         for strand in strands:
@@ -113,11 +113,11 @@ class Offers:
         return bool(strands)
 
     def drop(self, neighbour: int) -> None:
-        """Close what a neighbour has offered, and no lane has taken."""
+        """Close a neighbour's offers that no lane has taken."""
         for connection in self._offered.pop(neighbour, {}).values():
             connection.close()
 
     def close(self) -> None:
-        """Close all of it."""
+        """Close all offers that no lane has taken."""
         for neighbour in [*self._offered]:
             self.drop(neighbour)

@@ -1,4 +1,4 @@
-"""Where the Python threads of this process are, for an operator who asks why a site is late."""
+"""Returns the stacks of this process's Python threads, for an operator of a site that is late."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import traceback
 
 MOST_CHARACTERS = 1 << 16
-"""Of what a site tells; of more, the ends of the stacks that come first are kept."""
+"""The most characters that a site reports; a longer text is cut at its end."""
 
 
 def stacks() -> str:

@@ -1,8 +1,8 @@
-"""How a site keeps the scheduler's time: it asks its parent, and believes the quickest answers.
+"""Keeps the scheduler's time at a site, which asks its parent; the quickest answers count.
 
-A root asks the scheduler, any other site its parent in a tree (NetStorm, section V), which answers
-with what it takes the scheduler's time to be. Requests go out when something happens here anyway,
-a chunk that leaves or comes or a round that ends, and never by a timer of their own.
+A root asks the scheduler. Any other site asks its parent in a tree (NetStorm, section V), which
+answers with its own estimate of the scheduler's time. A site sends requests only at other events: a
+chunk leaves or arrives, or a round ends. It has no timer for them.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from anabranch.net.clocks import ClockSample, OffsetFilter
 from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
 from anabranch.net.messages import TimeReply, TimeRequest
 
-# Asked one after the other when the run begins, while links are idle.
+# Requests sent one after the other when the run begins, while links are idle.
 _FIRST_ANSWERS = 8
-_NEVER_S = 60.0  # longer than the filter ever waits
+_NEVER_S = 60.0  # longer than any interval of the filter
 
 
 class Timekeeper:
-    """One site's idea of the scheduler's clock.
+    """One site's estimate of the scheduler's clock.
 
     Args:
-        clock: this site's own, seconds.
+        clock: returns the site's time, seconds.
         ask: sends a request to the parent or the scheduler.
     """
 
@@ -33,17 +33,18 @@ class Timekeeper:
         self._ask = ask
         self._filter = OffsetFilter()
         self._answers = 0
-        self._asked: deque[float] = deque(maxlen=_FIRST_ANSWERS)  # what has not been answered
+        self._asked: deque[float] = deque(maxlen=_FIRST_ANSWERS)  # times of unanswered requests
         self._due_s = -math.inf
 
     def begin(self) -> None:
-        """Ask for the first time."""
+        """Send the first request."""
         self._request()
 
     def remember(self) -> None:
-        """Ask if it is time to; called when something happens."""
+        """Send a request if one is due; called at other events."""
         now_s = self._clock()
-        if now_s >= self._due_s or now_s < self._due_s - _NEVER_S:  # or the clock was set back
+        # A due time that is too far ahead shows that the clock was set back.
+        if now_s >= self._due_s or now_s < self._due_s - _NEVER_S:
             self._request()
 
     def _request(self) -> None:
@@ -53,21 +54,21 @@ class Timekeeper:
         self._ask(TimeRequest(now_s))
 
     def unasked(self, request: TimeRequest) -> None:
-        """Take note that a request could not be sent."""
+        """Forget a request that could not be sent."""
         self._asked.remove(request.sent_s)
 
     def hear(self, reply: TimeReply) -> None:
-        """Take an answer.
+        """Add an answer.
 
         Raises:
-            OutOfPlaceMessage: this site did not ask that.
-            MalformedMessage: times that cannot be.
+            OutOfPlaceMessage: this site has no such request.
+            MalformedMessage: the times are impossible.
         """
         if reply.sent_s not in self._asked:
             raise OutOfPlaceMessage("the time, which was not asked for")
         self._asked.remove(reply.sent_s)
         if not math.isfinite(reply.error_s):
-            return  # who was asked does not know either, yet
+            return  # the parent does not know the time yet
         times_s = reply.sent_s, reply.received_s, reply.replied_s, self._clock(), reply.error_s
         try:
             self._filter.sample(ClockSample(*times_s))
@@ -78,11 +79,11 @@ class Timekeeper:
             self._request()
 
     def offset_s(self) -> float | None:
-        """Return what to add to this site's clock to have the scheduler's; None while unknown."""
+        """Return the scheduler's clock minus this site's, seconds; None while unknown."""
         now_s = self._clock()
         known = math.isfinite(self._filter.error_s(now_s))
         return self._filter.offset_s(now_s) if known else None
 
     def error_s(self) -> float:
-        """Return how far off that may be, seconds; infinite while nothing is known."""
+        """Return a bound on the error of ``offset_s``, seconds; infinite while unknown."""
         return self._filter.error_s(self._clock())

@@ -1,4 +1,4 @@
-"""What a site says while it waits: a wait of seconds is no news, one of a minute needs a word."""
+"""Tells the user what a site waits for, if the wait is long."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ SAID_AGAIN_S = 15.0
 
 @contextmanager
 def saying(say: Callable[[str], None] | None, what: Callable[[], str]) -> Iterator[None]:
-    """Say what the block waits for, once that takes long, and ever more seldom while it lasts.
+    """Print what the block waits for: first after 1.5 s, then at intervals that double.
 
     Args:
-        say: called with each line; None to say nothing.
-        what: returns the line, as things stand then.
+        say: called with each line; None to print nothing.
+        what: returns the line for the present state.
     """
     if say is None:
         yield

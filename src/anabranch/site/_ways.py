@@ -1,15 +1,15 @@
-"""Which way a site tries to the scheduler once its connection has ended. Pure.
+"""Chooses how a site tries to reach the scheduler again after its connection has ended. Pure.
 
-For half a second the site tries the direct way alone. Then it takes turns: for half a second the
-neighbours, each that was asked the longest ago, and once the direct way, since a scheduler may be
-restarted. So neighbours that refuse at once, as they are cut off too, take no time from one that
-does not. It asks a neighbour at most once a second. A neighbour carries pipes only while its own
-connection leads to the scheduler directly (:func:`why_not`), so pipes form no chain, and where the
-scheduler itself is gone neighbours refuse at once.
+For half a second the site only tries to connect directly. Then it alternates: for half a second it
+asks neighbours for a pipe, then it tries once directly, since the scheduler may have been
+restarted. It asks the neighbour first that it has not asked for the longest time, and each at most
+once a second. So neighbours that are cut off too, and refuse at once, cost little time. A neighbour
+carries pipes only while its own connection to the scheduler is direct (:func:`why_not`). So pipes
+form no chain, and if the scheduler itself is gone, all neighbours refuse at once.
 
-Each direct attempt may take twice as long as the one before, and so may attempts through
-neighbours once all were asked: a silent way costs little at first, and a slow one succeeds in the
-end. Without neighbours each attempt may take the longest time.
+Each direct attempt may take twice as long as the one before. So may attempts through neighbours,
+once all were asked. So a silent path costs little at first, and a slow one succeeds in the end.
+Without neighbours each attempt may take the longest time.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 DIRECT_S = 0.5
-"""How long the direct way alone is tried; also how long its first attempt may take."""
+"""How long only direct attempts are made; also the timeout of the first one."""
 
-_THROUGH_S = 1.0  # that the first attempt through a neighbour may take, of two hops and more
-_ASKING_S = 0.5  # how long neighbours are asked before the direct way is tried again
-_ASK_AGAIN_S = 1.0  # before the same neighbour is asked again
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.2  # before the direct way is tried again
+_THROUGH_S = 1.0  # the timeout of the first attempt through a neighbour, over two or more hops
+_ASKING_S = 0.5  # how long neighbours are asked before the next direct attempt
+_ASK_AGAIN_S = 1.0  # the least interval between requests to one neighbour
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.2  # between direct attempts
 MOST_PIPES = 32
-"""That a site carries at once; each takes some hundred kilobytes of memory at most."""
+"""The most pipes that a site carries at once; each uses some hundred kilobytes at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What to try next.
+    """The next attempt to reach the scheduler.
 
     Attributes:
-        through: the neighbour to ask; None for the direct way.
-        pause_s: how long to wait before.
-        within_s: how long it may take.
+        through: the neighbour to ask for a pipe; None to connect directly.
+        pause_s: how long to wait before the attempt.
+        within_s: the attempt's timeout.
     """
 
     through: int | None
@@ -49,7 +49,7 @@ class Ways:
 
     Args:
         now_s: when its connection ended.
-        most_s: the longest that an attempt may take.
+        most_s: the longest timeout of an attempt.
 
     >>> ways = Ways(now_s=0.0, most_s=5.0)
     >>> ways.next(0.0, [4, 7])
@@ -68,15 +68,15 @@ class Ways:
         self._pause_s = 0.0
         self._direct_s, self._through_s = DIRECT_S, _THROUGH_S
         self._was_direct = False  # the latest attempt
-        self._asks_until_s = -math.inf  # and tries the direct way then
-        self._asked_s: dict[int, float] = {}  # when each neighbour was asked last
+        self._asks_until_s = -math.inf  # when the next direct attempt is due
+        self._asked_s: dict[int, float] = {}  # the last request to each neighbour
 
     def next(self, now_s: float, neighbours: Sequence[int]) -> Attempt:
-        """Return what to try next.
+        """Return the next attempt.
 
         Args:
             now_s: the time.
-            neighbours: those that may be asked now.
+            neighbours: the neighbours that may be asked now.
         """
         if self._was_direct:
             self._asks_until_s = now_s + _ASKING_S
@@ -88,13 +88,13 @@ class Ways:
         self._was_direct = True
         pause_s = self._pause_s
         self._pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
-        if not neighbours:  # there is nothing to hasten to
+        if not neighbours:  # a short timeout would save nothing
             return Attempt(None, pause_s, self._most_s)
         within_s, self._direct_s = self._direct_s, min(2 * self._direct_s, self._most_s)
         return Attempt(None, pause_s, within_s)
 
     def _ask(self, neighbour: int, now_s: float) -> Attempt:
-        if neighbour in self._asked_s:  # and so each that may be asked
+        if neighbour in self._asked_s:  # the least recent one was asked: so were all
             self._through_s = min(2 * self._through_s, self._most_s)
         self._was_direct = False
         self._asked_s[neighbour] = now_s
@@ -105,12 +105,12 @@ class Ways:
 
 
 def why_not(source: int, carried: Collection[int], is_direct: bool) -> str | None:
-    """Return why a site carries no pipe for a neighbour now; None where it does.
+    """Return why a site refuses a pipe to a neighbour now; None if it does not.
 
     Args:
         source: the neighbour.
-        carried: the sites whose pipes it carries.
-        is_direct: whether it has a connection to the scheduler that no pipe carries.
+        carried: the sites for which it carries pipes.
+        is_direct: whether its own connection to the scheduler is direct.
 
     >>> why_not(2, [], is_direct=False)
     'it does not reach the scheduler directly, either'

@@ -1,11 +1,10 @@
-"""The calls that a site makes with others, and what the scheduler says of them.
+"""The collective calls of a site, and the scheduler's answers to them.
 
-Members make the same calls in the same order: exchanges, gatherings of small values, and those that
-let further members in. The scheduler says under which plan an exchange runs, what completes it if
-something is lost, and when it has ended everywhere.
+Members make the same calls in the same order: exchanges, gatherings of small values, and gatherings
+that admit further members. The scheduler chooses the plan of an exchange, completes it after a loss
+by a repair, and confirms when every member has the result.
 
-What belongs to one channel is in `channel`, to one exchange in `call`, to a site that follows in
-`following`.
+The state of a channel is in `channel`, of an exchange in `_call`, of a follower in `_following`.
 """
 
 from __future__ import annotations

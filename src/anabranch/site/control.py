@@ -104,7 +104,7 @@ _VERDICT_S = 2.0
 # Between attempts to connect again, doubled each time.
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.2
-_ATTEMPTS = 3  # that there is time for, if none is answered
+_ATTEMPTS = 3  # unanswered attempts that fit into the patience
 
 
 class Neighbours(Protocol):
@@ -125,10 +125,10 @@ class Neighbours(Protocol):
 
 
 class RoundsOver(Exception):
-    """The scheduler ended the run in good order: the round that was asked for will not be.
+    """The scheduler has ended the run in good order; it grants no further rounds.
 
     Args:
-        reason: why, where the scheduler says it.
+        reason: why it ended; empty if the scheduler gave no reason.
     """
 
     def __init__(self, reason: str = "") -> None:
@@ -288,9 +288,9 @@ class Control:
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def tell(self, line: str) -> None:
-        """Tell the site's operator something, where ``join`` was given what says it."""
+        """Print a line for the site's operator, if ``join`` was given ``say``."""
         if self._say is not None:
-            self._say(visible(line))  # others' exceptions and names are in it
+            self._say(visible(line))  # it contains text from other processes
 
     def post(self, message: Message) -> None:
         """Send a message, without waiting."""

@@ -1,4 +1,4 @@
-"""What a site learns of the links that lead to it, from the chunks that come over them."""
+"""Estimates the rates of a site's incoming links, from the chunks that arrive over them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _ELEMENT_BYTES = 4
 
 
 class Measuring(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a site measures its links: what the scheduler tells it of a run's awareness.
+    """The settings by which a site measures its links; the scheduler sends them.
 
     Attributes:
         estimator: see :class:`anabranch.scheduler.awareness.Passive`.
         probe_elements: for ``chunk-mean``: smaller chunks are not measured; None for a quarter of
             the largest chunk.
-        probe_chunks: for ``chunk-mean``: how many chunks an estimate is made of.
-        report_interval_s: how often to report, at most, seconds.
+        probe_chunks: for ``chunk-mean``: the number of chunks per estimate.
+        report_interval_s: the least interval between reports, seconds.
     """
 
     estimator: Literal["busy-period", "chunk-mean"]
@@ -36,10 +36,10 @@ class Measuring(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     report_interval_s: float
 
     def meter(self, chunk_elements: int) -> Meter:
-        """Return what measures the links of one site.
+        """Return a meter for the links of one site.
 
         Args:
-            chunk_elements: of the largest chunk.
+            chunk_elements: the elements of the largest chunk.
         """
         probe_bytes = _ELEMENT_BYTES * (self.probe_elements or max(1, chunk_elements // 4))
         return Meter(
@@ -51,14 +51,14 @@ class Measuring(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Meter:
-    """Estimates each link's rate, and gathers what is new for the next report.
+    """Estimates each link's rate, and collects new estimates for the next report.
 
     Args:
         make_estimator: makes the estimator of one link.
-        interval_s: how often to report, at most.
+        interval_s: the least interval between reports, seconds.
 
     Attributes:
-        latest: estimate of each link, by its source.
+        latest: the latest estimate of each link, by its source.
     """
 
     def __init__(self, make_estimator: Callable[[], Estimator], interval_s: float) -> None:
@@ -70,11 +70,11 @@ class Meter:
         self._reported_s: float | None = None
 
     def arrived(self, source: int, arrival: Arrival) -> tuple[LinkRate, ...]:
-        """Take note of a chunk's passage; return what is to be reported now, often nothing.
+        """Add a chunk's arrival; return the estimates to report now, often none.
 
         Args:
-            source: the neighbour it came from.
-            arrival: when it left and came.
+            source: the neighbour that sent the chunk.
+            arrival: when the chunk left and arrived.
         """
         if source not in self._estimators:
             self._estimators[source] = self._make_estimator()
