@@ -87,16 +87,17 @@ class Spread:
         terms: the code of its :class:`anabranch.exchange.terms.Terms`.
         room: bounds data that arrives before its chunk is dealt.
         epoch: how often the set of receivers had changed.
-        lands_in_order: whether it must be known at any moment which elements of the buffer hold the
-            result; all others then hold this site's contribution.
+        lands_in_order: whether results are written from left to right, so that it is known at any
+            moment which elements of the buffer hold the result. All others then hold this site's
+            contribution.
         by_nodes: see :func:`anabranch.plan.places_down`; true where receivers may be lost.
 
     Attributes:
         exchange, epoch, terms: see above.
-        is_complete: whether every result that passes through this site has.
+        is_complete: whether every result that ends at, or passes through, this site has arrived.
         held: the number of chunks whose result has passed, or is in this site's buffer.
         held_by_tree: the same by tree.
-        latest: the tree of the chunk held last, and the neighbour that sent it, None at its root;
+        latest: the tree of the chunk held last, and the neighbour that sent it (None at its root).
             None before the first chunk.
     """
 

@@ -163,7 +163,7 @@ class Flat:
 
 
 def in_one_piece(buffer: Buffer) -> Buffer:
-    """Return the buffer as one float32 array where its memory is one; chunks are found faster."""
+    """Return the buffer as a :class:`Flat` if it is one float32 array: slices are faster."""
     memory = buffer.memory(0, buffer.elements, Wire.FLOAT32)
     return buffer if memory is None else Flat(np.frombuffer(memory, np.float32))
 
@@ -207,7 +207,7 @@ def payload_without_numbers(payload_bytes: int) -> memoryview:
 
 
 class Scratch:
-    """Recycles the memory of sums that have left. To map fresh pages costs as much as to add.
+    """Recycles the memory of sums that have left, since to map fresh pages costs as much as to add.
 
     Args:
         most: the number of free arrays to keep, of each length.

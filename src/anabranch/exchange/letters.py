@@ -253,7 +253,7 @@ class Letters:
         return found
 
     def cut_short(self, neighbour: int) -> int | None:
-        """Return the number of the neighbour's letter if ``take_back`` has cut it; else None."""
+        """Return the number of the letter to a neighbour if ``take_back`` has cut it; else None."""
         outstanding = self._outstanding.get(neighbour)
         is_short = outstanding is not None and outstanding.model is None
         return outstanding.number if outstanding is not None and is_short else None

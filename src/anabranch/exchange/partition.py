@@ -47,7 +47,8 @@ class Mixing:
         averaged_elements: the number of buffer elements, such as running variances, at the model's
             end, before those of ``largest_elements``. An update has their value, not their move; a
             step moves towards the values' mean, and never beyond it.
-        largest_elements: the number of integer elements at the very end; a step takes the largest.
+        largest_elements: the number of integer elements at the very end; a step keeps the largest
+            value of each.
     """
 
     of: Literal["updates", "models", "cache"] = "updates"
@@ -364,8 +365,8 @@ class ServerPartition:
             each = found[0] if found else (update,)
             if not self.is_here(each) or not left.keys() >= {*each}:
                 raise OutOfPlaceMessage(
-                    f"a step with updates {list(updates)}, of which {[update]} is not here by "
-                    "itself, or not all of it"
+                    f"a step with updates {list(updates)}, but {update} has not arrived, or is in "
+                    "a sum with updates that the step does not name"
                 )
             for together in each:
                 del left[together]
@@ -412,7 +413,10 @@ def _dot(one: Floats, other: Floats) -> float:
 
 
 def _mean(arrays: Sequence[Floats], weights: Sequence[float], into: Floats | None) -> Floats:
-    """Return the weighted mean of arrays, in ``into``, a copy of the first; None overwrites it."""
+    """Return the weighted mean of arrays.
+
+    It is computed in ``into``, a copy of the first array; None overwrites the first array itself.
+    """
     total = arrays[0] if into is None else into
     if len(arrays) > 1 and any(weights):
         parts = [weight / max(weights) for weight in weights]  # within float32's range

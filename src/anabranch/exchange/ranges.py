@@ -53,7 +53,7 @@ def minus(ranges: Ranges, others: Ranges) -> Ranges:
 
 
 def length(ranges: Ranges) -> int:
-    """Return how many elements there are."""
+    """Return the number of elements in a set."""
     return sum(stop - start for start, stop in ranges)
 
 
@@ -61,8 +61,8 @@ def places(ranges: Ranges, inside: Ranges) -> Ranges:
     """Return where elements of a part lie in the whole.
 
     Args:
-        ranges: of the whole's elements, those that the part has, one after the other.
-        inside: elements of the part.
+        ranges: the elements of the whole that form the part, in order.
+        inside: elements of the part, counted within it.
 
     >>> places(((10, 14), (20, 30)), ((2, 6),))
     ((12, 14), (20, 22))
@@ -83,11 +83,11 @@ def places(ranges: Ranges, inside: Ranges) -> Ranges:
 
 
 class Bits:
-    """A buffer of halves whose values are the bits, as an exchange that copies them has it.
+    """A 16-bit buffer whose values are the bits read as integers, as in a 16-bit COPY.
 
     Args:
-        buffer: whose values are numbers.
-        wire: the halves' format.
+        buffer: the same buffer, whose values are numbers.
+        wire: the 16-bit format.
     """
 
     def __init__(self, buffer: Buffer, wire: Wire) -> None:
@@ -114,11 +114,11 @@ class Bits:
 
 
 class PartOf:
-    """A part of a buffer, as a :class:`anabranch.exchange.arithmetic.Buffer` of its own.
+    """A part of a buffer, with the interface :class:`anabranch.exchange.arithmetic.Buffer`.
 
     Args:
         buffer: the whole.
-        ranges: which of its elements.
+        ranges: the elements of the whole that form the part.
     """
 
     def __init__(self, buffer: Buffer, ranges: Ranges) -> None:
