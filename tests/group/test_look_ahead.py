@@ -197,7 +197,9 @@ def test_models_are_compared_beside_a_call_that_was_asked_for_ahead(
         assert alike(3, program) == [1.0] * 3
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 3  # each site says it once
-    assert every("the model of site 2 (s2) is no more that of site 0 (s0)" in each for each in said)
+    assert every(
+        "the model of site 2 (s2) no longer equals that of site 0 (s0)" in each for each in said
+    )
 
 
 @pytest.mark.parametrize("on_loss", ["abort", "complete"])

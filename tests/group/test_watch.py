@@ -160,7 +160,9 @@ def test_models_that_part_are_named_once_at_every_site(
     at_each(joined, run)
     said = [each.getMessage() for each in caplog.records]
     assert len(said) == SITES
-    assert every("the model of site 2 (site2) is no more that of site 0" in each for each in said)
+    assert every(
+        "the model of site 2 (site2) no longer equals that of site 0" in each for each in said
+    )
 
 
 def test_a_broadcast_of_a_second_model_that_was_forgotten_is_an_error(

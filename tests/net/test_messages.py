@@ -147,7 +147,7 @@ EXAMPLES: list[Message] = [
         ),
         False,
     ),
-    ModelsDiffer("the model of tokyo is no more that of paris"),
+    ModelsDiffer("the model of tokyo no longer equals that of paris"),
     Gather(2, 1, b"\x00"),
     Gathered(2, 1, (b"", b"\x00")),
     Dispatched(41, (0, 1)),

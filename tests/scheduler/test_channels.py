@@ -1037,7 +1037,7 @@ def test_no_site_is_let_in_to_a_subgroup_nor_where_losses_end_the_run() -> None:
     channels = make(repairs=True)
     pair = subgroup(channels, (0, 1))
     for admits, channel in ((channels, pair), (make(), 0)):
-        with pytest.raises(OutOfPlaceMessage, match="site 0 lets others in where none can be"):
+        with pytest.raises(OutOfPlaceMessage, match="site 0 admits newcomers where none can join"):
             admits.gather(0, Gather(channel, 1, b"", admits=True))
     assert channels.gather(0, Gather(0, 1, b"", admits=True)).say == []
 

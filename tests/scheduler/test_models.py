@@ -43,7 +43,7 @@ def test_models_that_part_later_are_named_once_for_the_same_sites() -> None:
     unlike = made.compare(7)
     assert unlike is not None
     assert not unlike.is_first
-    assert "the model of site1 is no more that of site0" in unlike.reason
+    assert "the model of site1 no longer equals that of site0" in unlike.reason
     tell(made, 8, 5, 9, 5, step=8, is_first=False)
     assert made.compare(8) is None
     tell(made, 9, 5, 9, 7, step=16, is_first=False)

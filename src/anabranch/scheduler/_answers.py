@@ -1,4 +1,4 @@
-"""Answers to status requests, from processes outside the run that prove to know its token."""
+"""Answers status requests of processes outside the run, which prove that they know its token."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Every channel of a run: one method for each message of a site about its calls. Pure.
+"""Acts on sites' messages about their calls, over all channels of a run. Pure.
 
-The states of a call, and the parts that this class puts together, are told at the head of
-:mod:`anabranch.scheduler.calls`. Time is an argument. Each method returns an
-:class:`anabranch.scheduler.calls._outcome.Outcome`: messages, and to which site each goes.
+:mod:`anabranch.scheduler.calls` describes the states of a call, and the parts that this class puts
+together. Time is an argument. Each method returns an
+:class:`anabranch.scheduler.calls._outcome.Outcome`: messages, each with its receiver.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from anabranch.scheduler.calls._subgroups import Subgroup, Subgroups
 
 
 class Channels:
-    """Every channel of a run.
+    """All channels of a run.
 
     It is one class since each method acts on one message and all share the same parts.
 
@@ -60,15 +60,15 @@ class Channels:
         dispatching: how chunks are dispatched during an exchange; None deals all beforehand.
         repairs: whether exchanges are completed after a loss; otherwise a loss ends the run.
         transferring: returns which members send which parts of the state to a newcomer.
-        by_size: whether each order of size of buffers has a plan of its own.
+        by_size: whether each order of size of buffers has its own plan.
 
     Attributes:
-        books: of all channels: their members, plans and calls.
-        checks: refuses messages about calls that cannot be.
+        books: the books of all channels: their members, plans and calls.
+        checks: refuses messages about impossible calls.
         following: the members that follow the exchanges of all sites without contributing, until
             they have the state of training.
         results: the number of exchanges with a result that a member holds.
-        result_bytes: of these results, in the type in which they travel.
+        result_bytes: the bytes of these results, in their wire formats.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Channels:
         return self._settling.incomplete
 
     def add(self, plan: Plan, elements: int) -> Outcome:
-        """Use a plan for a further order of size of buffers; it may be in use for others."""
+        """Use a plan for one more order of size of buffers; other orders may use it already."""
         outcome = Outcome()
         self.books.add(plan, elements)
         self._answering.use_room(outcome)
@@ -126,9 +126,9 @@ class Channels:
     def close(self, reason: str) -> None:
         """Set the last exchange of each channel; those under way run to their end.
 
-        Members hear with an exchange that it is the last one of its channel. That is the latest
-        one while a member still awaits its grant or its settlement, and the next one otherwise.
-        If members hear of the end by a refusal alone, the latest is the last.
+        An exchange's grant or settlement tells members that it is the last of its channel. The
+        last exchange is the latest one if a member still awaits its grant or settlement, and
+        otherwise the next one. If only a refusal tells members of the end, it is the latest one.
 
         Args:
             reason: why no exchange follows.
@@ -143,14 +143,14 @@ class Channels:
         """Bound the number of rounds.
 
         Args:
-            rounds: the exchanges of all sites that count: those that hand the state on do not.
+            rounds: the number of exchanges of all sites, without transfers of the state.
             why: the reason for a site that asks for a further one.
         """
         self._rounds = Last(rounds, why)
         self._bind()
 
     def _bind(self) -> None:
-        """Move the bound on exchanges of all sites past each one that hands the state on."""
+        """Raise the bound on exchanges of all sites by one for each transfer of the state."""
         if self._rounds is not None:
             number = self.following.number_of(self._rounds.number)
             self.all.end.bound = Last(number, self._rounds.why)
@@ -214,10 +214,10 @@ class Channels:
         outcome.over = refused.reason
 
     def _take_back(self, site: int, outcome: Outcome, call: ExchangeRequest | None = None) -> None:
-        """Take back a site's request ahead, unless this call is the one it asked for.
+        """Take back a site's request ahead, unless it was for this call.
 
-        A request ahead may have been granted. It would take room for ever, and others may wait for
-        that room.
+        A request ahead may have been granted. It would hold room for ever, for which others may
+        wait.
         """
         for channel, book in enumerate(self.books):
             is_its = call is not None and call.channel == channel
@@ -246,7 +246,7 @@ class Channels:
         return outcome
 
     def hear_model(self, site: int, message: ModelTold) -> None:
-        """Take the checksum of a site's model; those of all members are compared at the call.
+        """Take the checksum of a site's model; the last member's call compares all checksums.
 
         Raises:
             OutOfPlaceMessage: it is not for the exchange that the site may call for next.
@@ -263,8 +263,9 @@ class Channels:
     def _compared(self, book: ExchangeBook, message: ExchangeRequest, outcome: Outcome) -> str:
         """Compare members' models; return why the exchange fails, or an empty string.
 
-        Only models that began unlike fail an exchange. If they differ later, the members are told.
-        An exchange that was granted ahead of calls does not fail: members may have its result.
+        Only models that differ before the first step fail an exchange. If models differ later, the
+        members are told. An exchange that was granted ahead of calls does not fail: members may
+        have its result.
         """
         models = self._models.get(message.channel)
         unlike = None if models is None else models.compare(message.number)
@@ -458,20 +459,20 @@ class Channels:
         why_closed: str = "",
         transfers: Sequence[int] = (),
     ) -> Outcome:
-        """Restore all calls after a restart, from what sites say of them.
+        """Restore all calls after a restart, from the sites' reports.
 
         Exchanges under way are interrupted and completed, as after a loss. A call that ended at one
         member ends at the others.
 
         Args:
-            standings: what each member says; the caller declares the silent ones lost next.
+            standings: each member's report; the caller declares the silent ones lost next.
             lost: sites that are no members.
             subgroups: the channels from 1 on.
             latest_exchange: an upper bound of the numbers used before.
             contributions: of exchanges that had been interrupted before the restart.
             lasts: by channel, the last exchange, if that was decided before.
             why_closed: why no exchange follows these.
-            transfers: exchanges of all sites that have handed the state on.
+            transfers: the numbers of earlier transfers of the state.
         """
         books = self.books
         books.counter.latest = latest_exchange

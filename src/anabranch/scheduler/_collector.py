@@ -1,4 +1,4 @@
-"""What the scheduler believes of each link, from reports of sites. Pure: times are arguments."""
+"""The scheduler's belief about each link, from reports of sites. Pure: times are arguments."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ class Collector:
 
     **Forgetting.** Only links in use are measured. A link that was slow once would not be used
     again, so not measured, and so be believed slow for ever. Each such link loads the others, until
-    all data crowds on a few. So a belief that is not renewed moves towards the typical rate, which
-    is the median of the links in use. After ``forget_s`` it has moved two thirds of the way, on a
-    scale of ratios. The link then looks better than the worse half of those in use, so a plan uses
-    it, and it is measured. A fast link that is forgotten loses little: no tree used it.
+    a few links carry all data. So a belief that is not renewed moves towards the typical rate,
+    which is the median of the links in use. After ``forget_s`` it has moved two thirds of the way,
+    on a logarithmic scale. The link then looks better than the worse half of those in use, so a
+    plan uses it, and it is measured. To forget a fast link costs little: no tree used it.
 
     **Ports.** Links that share a site's port show their share of it while they send together. If
     the rates measured within ``together_s`` add up to the port's rate, within a tenth, they are
-    lower bounds only: a higher known rate still holds. A sum far above the port's rate was not
-    carried at once, so each link was measured by itself. Links behind a full port are forgotten
+    lower bounds only: a higher known rate still holds. A sum far above the port's rate cannot have
+    been carried at once, so each link was measured alone. Links behind a full port are forgotten
     like unused ones.
 
     Args:

@@ -1,7 +1,7 @@
-"""Lanes that end and links that are silent: which is to blame, and when a cut link comes back.
+"""Judges lanes that end and links that are silent: cuts the links, and restores them later.
 
-A site says `CutOff` when a lane to a neighbour has ended, and `Silent` while it hears nothing of
-one. The scheduler waits ``BLAME_S`` for another explanation, then judges::
+A site sends `CutOff` when a lane to a neighbour has ended, and `Silent` while it receives nothing
+from one. The scheduler waits ``BLAME_S`` for another explanation, then judges::
 
     CutOff ──▶ accused ──the neighbour's connection broke too──▶ the neighbour is lost
                   │
@@ -13,7 +13,7 @@ use healed links in the next plan, once both ends have opened lanes.
 What must never happen:
 
 - a complaint about a past process counts against the present one (incarnations are compared);
-- a single silent link costs a site its membership, while other ways lead round it;
+- a single silent link costs a site its membership, while other paths avoid the link;
 - a run ends with the symptom as its reason, while the cause is on its way.
 """
 

@@ -1,8 +1,8 @@
-"""A channel's book: whether members agree on each exchange, and under which plan it runs. Pure.
+"""A channel's book: checks that members agree on each exchange, and fixes its plan. Pure.
 
 Members make the same calls in the same order: exchanges, gatherings of small values, and admissions
 of newcomers. A call fails at once if a member makes a different call in its place, or has made its
-last. The states of an exchange are told at the head of :mod:`anabranch.scheduler.calls`.
+last. :mod:`anabranch.scheduler.calls` describes the states of an exchange.
 
 A book keeps which exchanges its members have asked for, and the requests that wait: for room, for
 other members, or for a plan.
@@ -306,9 +306,9 @@ class ExchangeBook:
 
     def _begin(self, request: Request) -> bool:
         number, signature = request.number, request.signature
-        # An exchange that all members wait for may exceed the room: it ends by itself, so it cannot
-        # hold up others for ever. A broadcast has to wait for all members: it overwrites their
-        # buffers before a late member could disagree.
+        # An exchange that all members wait for may exceed the room: it ends without further calls,
+        # so it cannot hold up others for ever. A broadcast has to wait for all members: it
+        # overwrites their buffers before a late member could disagree.
         have_all_asked = number <= min(self.asked.values())
         may_begin = _all_contribute(signature) and self._counter.has_room(
             signature, self.has_followers
@@ -422,13 +422,13 @@ class ExchangeBook:
         gathered: Collection[int],
         unaware: Collection[int] = (),
     ) -> tuple[Answer, ...]:
-        """Restore the book after a restart, from what members say of their calls.
+        """Restore the book after a restart, from members' reports about their calls.
 
         A silent member is declared lost next, or has left. It counts as having made the calls that
         have ended for certain, and no others.
 
         Args:
-            standings: what each member says.
+            standings: each member's report.
             failed: the exchanges that have failed at some member, with reasons.
             settled, gathered: the exchanges and gatherings that have ended at some member. They end
                 at the others, which are told so elsewhere.

@@ -1,4 +1,4 @@
-"""Which sites have joined, at which address and with which secret. Pure: no I/O, no clock."""
+"""Admits joining sites, and keeps their addresses and secrets. Pure: no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Members:
     """The sites of an overlay, and which of them have joined.
 
     Args:
-        overlay: whose sites may join, each once.
+        overlay: the network; each of its sites may join once.
         token: the shared secret that a site must prove to know.
-        secret: of this run; the sites' secrets are derived from it.
+        secret: the run's secret, from which the sites' secrets are derived.
     """
 
     def __init__(self, overlay: Overlay, token: str, secret: bytes) -> None:
@@ -37,13 +37,13 @@ class Members:
         goes_round: bool = True,
         is_elsewhere: bool = False,
     ) -> int:
-        """Take a site in; return its index.
+        """Admit a site; return its index.
 
         Args:
             join: the site's message.
-            challenge: of the connection that brought it.
+            challenge: this end's challenge on the connection.
             gone: sites that joined before and are lost: each may join again.
-            goes_round: whether plans avoid links whose two sites take no connections.
+            goes_round: whether plans avoid links between two sites that take no connections.
             is_elsewhere: whether the site is on another machine than this one.
 
         Raises:
@@ -85,7 +85,7 @@ class Members:
     def _check_is_found(
         self, site: int, host: str, is_elsewhere: bool, gone: Collection[int]
     ) -> None:
-        """Check that no link leads from a site on another machine to one on loopback."""
+        """Check that no site on another machine has a link with a site that listens on loopback."""
         here = self._overlay.sites[site].name
         for other, (its_host, _) in self._addresses.items():
             if other in gone or not self._are_linked(site, other):

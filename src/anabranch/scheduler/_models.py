@@ -1,9 +1,8 @@
-"""Whether members' models are alike, by checksums that they send beside exchanges. Pure.
+"""Compares members' models, by checksums that members send with exchanges. Pure.
 
-A site decides when it is time to compare, and sends a checksum ahead of its request for an
-exchange. The last member's request for that exchange ends the comparison. A checksum that has not
-come by then is not waited for. So a site that joined or missed a step costs one comparison, and no
-false alarm.
+A site chooses the exchange for a comparison, and sends a checksum ahead of its request for it. The
+last member's request for that exchange ends the comparison, which waits for no missing checksum. So
+a site that joined or missed a step costs one comparison, and no false alarm.
 """
 
 from __future__ import annotations
@@ -44,16 +43,16 @@ class Models:
         self._said: set[frozenset[int]] = set()  # sites that were named, each set once
 
     def hear(self, number: int, site: int, model: Model) -> None:
-        """Take the checksum that a site sent beside an exchange."""
+        """Take the checksum that a site sent with an exchange."""
         self._heard.setdefault(number, {})[site] = model
         while len(self._heard) > _KEPT:
             del self._heard[min(self._heard)]
 
     def compare(self, number: int) -> UnlikeModels | None:
-        """Return how the models told beside an exchange differ; None if they are alike.
+        """Return how the models sent with an exchange differ; None if they are alike.
 
-        Only models after the same step are compared. Each set of sites is reported once; models
-        that began unlike, each time.
+        Only models after the same step are compared. Each set of sites is reported once. Models
+        that differ before the first step are reported each time.
         """
         heard = self._heard.get(number, {})
         steps = [model.step for model in heard.values()]
@@ -78,9 +77,9 @@ class Models:
                 is_first,
             )
         return UnlikeModels(
-            f"the model of {', '.join(named)} is no more that of {first}, as after steps with "
-            "other gradients, or on processors that round differently; group.verify(model) names "
-            "tensors, group.broadcast(model) makes models alike",
+            f"the model of {', '.join(named)} no longer equals that of {first}, as after steps "
+            "with other gradients, or on processors that round differently; group.verify(model) "
+            "names tensors, group.broadcast(model) makes models alike",
             is_first,
         )
 

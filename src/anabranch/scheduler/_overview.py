@@ -27,12 +27,12 @@ class Overview:
         self._waits = Waits()
 
     def status(self) -> Status:
-        """Return how the run stands."""
+        """Return the state of the run."""
         snapshot = self._snapshot()
         return status_of(snapshot, self._waits.look(stalls(snapshot), self._run.now_s()))
 
     def tell_waits(self) -> list[AwaitedSite]:
-        """Tell sites that have waited long which site they wait for; return these waits."""
+        """Tell sites that have waited for long which site they wait for; return these waits."""
         told = self._waits.news(self._waits.look(stalls(self._snapshot()), self._run.now_s()))
         names = [site.name for site in self._run.overlay.sites]
         for wait in told:

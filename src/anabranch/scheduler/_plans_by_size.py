@@ -1,11 +1,11 @@
-"""A plan for each order of size of the buffers that members exchange. Pure.
+"""Keeps one plan for each order of size of the buffers that members exchange. Pure.
 
 The best trees for a kilobyte are few and shallow, those for a gigabyte many. A group learns the
-sizes of its buffers call by call. So an exchange of an order of size without a plan waits until one
-is made for its size. Later exchanges of the order use that plan.
+sizes of its buffers call by call. So an exchange whose order of size has no plan waits until one is
+made. Later exchanges of the order use that plan.
 
-Plans are made for a network. When that has changed, all plans are forgotten but the new one, and
-others are made when they are needed. Versions rise over all orders, so a version names one plan.
+Plans are made for a network. After a change of the network, only the new plan is kept, and others
+are made on demand. Versions rise over all orders, so a version names one plan.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PlansBySize:
 
     Args:
         plan: the first plan.
-        by_size: whether each order of size has a plan of its own; otherwise the latest serves all.
+        by_size: whether each order of size has its own plan; otherwise the latest serves all.
         orders: the first plans of orders of size.
 
     Attributes:
@@ -56,15 +56,15 @@ class PlansBySize:
         return self._orders.get(order_of(elements)) if self._by_size else self.latest
 
     def for_exchange(self, signature: Signature) -> Plan | None:
-        """Return the plan for an exchange; a transfer has the latest, and its parts others."""
+        """Return the plan for an exchange; a transfer has the latest, and its parts have others."""
         return self.latest if signature.receivers else self.of(signature.elements)
 
     def replace(self, plan: Plan, elements: int) -> None:
         """Replace all plans, since the network has changed.
 
         Args:
-            plan: for the new network.
-            elements: of the buffers that it was made for; 0 if it was made for no size.
+            plan: the plan for the new network.
+            elements: the size of the buffers that it was made for; 0 if it was made for no size.
 
         Raises:
             ValueError: its version is not higher than those of the others.

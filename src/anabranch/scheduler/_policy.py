@@ -1,4 +1,4 @@
-"""Whether another plan takes the place of the one in force, for a changed belief. Pure."""
+"""Decides whether to replace the plan in force after a change of the belief. Pure."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ class Replan:
 
 
 class Policy:
-    """The plan in force and the network it was made for; decides when another takes its place.
+    """The plan in force and the network it was made for; decides when to replace the plan.
 
     The network counts as changed if some link's believed goodput differs by more than
     ``update_rate`` from its value when plans were last compared. Then a plan is made for the new
     belief. It is taken if it shortens the predicted round by more than ``least_gain``. Otherwise
     the plan in force stays, and the same belief is not considered again. NetStorm (VIII-B) takes
-    every new plan, also one that only noise of a measurement caused; ``-math.inf`` does so, too.
+    every new plan, even if only measurement noise caused it; ``-math.inf`` does the same.
 
     Rounds are predicted by :func:`anabranch.plan.predict`, not by the steady rate alone. Plans for
-    one network differ by their depth as often as by their bottleneck, and filling the pipeline
-    takes about as long as a gain of 2 % saves. A prediction costs 1 ms at 9 sites and 9 trees,
-    40 ms at 200 sites and 10 trees, 0.8 s at 200 and 200. The steady rate is ten times cheaper and
-    bounds a round from below. It spares the second prediction where a new plan cannot be better.
+    one network differ in depth as often as in bottleneck, and filling the pipeline takes about as
+    long as a gain of 2 % saves. A prediction costs 1 ms at 9 sites and 9 trees, 40 ms at 200 sites
+    and 10 trees, 0.8 s at 200 and 200. The steady rate is ten times cheaper and bounds a round from
+    below. It saves the second prediction if a new plan cannot be better.
 
     Args:
         plan: the plan in force.
@@ -119,7 +119,7 @@ class Policy:
         return self._made_for
 
     def go_on(self, plan: Plan, planner: Planner) -> Policy:
-        """Return the policy from now on, after a loss made another plan necessary."""
+        """Return the policy for a new plan and planner, after a loss made them necessary."""
         return Policy(
             plan,
             self._considered,
@@ -192,7 +192,7 @@ def _why(belief: Overlay, changed: tuple[LinkChange, ...], before_s: float, afte
 
 
 def named_changes(belief: Overlay, changed: tuple[LinkChange, ...]) -> list[str]:
-    """Return the changes in words, the first ones by name; an assumed rate is no number."""
+    """Return the changes in words, the first ones by name, without changes to an assumed rate."""
     known = [change for change in changed if change.now != "assumed"]
     parts = [_named_change(belief, change) for change in known[:_NAMED]]
     if more := len(known) - len(parts):

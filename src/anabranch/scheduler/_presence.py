@@ -1,7 +1,7 @@
-"""Which sites are connected: they join, their connections break, and they resume or are lost.
+"""Tracks which sites are connected: they join, lose connections, and resume or are lost.
 
-A connection may break while its site lives. The *session* of the site outlives it: both ends number
-their messages, and repeat on the next connection what the other has not heard (`net.session`)::
+A connection may break while its site lives. The site's *session* outlives the connection: both ends
+number their messages, and repeat on the next connection those not yet received (`net.session`)::
 
     connected ──breaks──▶ missing ──Resume──▶ connected
                              │
@@ -362,9 +362,9 @@ class Presence:
         """Wait for a site until its process has ended, or until the timer declares it lost.
 
         Args:
-            site: which.
+            site: the site.
             why: the reason to report if it is lost.
-            connection: the one that has broken, where it is known.
+            connection: the broken connection; None if unknown.
         """
         give_up = partial(self._survivors.lose, site, why, died=True)
         timer = after(self._run.give_up_s, give_up)
@@ -372,7 +372,7 @@ class Presence:
         self._run.missing[site] = Missing(timer, unwatch, why)
 
     def _when(self, site: int) -> str:
-        """Say in which update or round a site is; one without updates, in which the run is."""
+        """Return in words the update or round of a site; of the run, if the site has no update."""
         if self._pace is not None and self._pace.book.standing.under_way:
             update = self._pace.book.standing.made(site) or self._pace.book.standing.under_way
             return f"in update {update}"

@@ -1,4 +1,4 @@
-"""When to probe cut links, and what complaints about neighbours say together. Pure."""
+"""Schedules the probes of cut links, and combines sites' reports about neighbours. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Process = tuple[int, int]
 
 
 class Probes:
-    """Probes of cut links: ever less often, until both ends reach each other and open lanes."""
+    """Probes of cut links, at growing intervals, until both ends have opened lanes again."""
 
     def __init__(self) -> None:
         self._pauses_s: dict[Ends, float] = {}
-        self._answers: dict[Ends, dict[int, bool]] = {}  # by the end that said it
-        self._healing: dict[Ends, set[int]] = {}  # which ends have lanes again
-        self._healed_s: dict[Ends, float] = {}  # when both had
+        self._answers: dict[Ends, dict[int, bool]] = {}  # by the answering end
+        self._healing: dict[Ends, set[int]] = {}  # the ends that have lanes again
+        self._healed_s: dict[Ends, float] = {}  # when both ends had lanes again
 
     def pause_s(self, ends: Ends, now_s: float) -> float:
         """Return how long to wait for the next probe; each time twice as long, up to five minutes.
@@ -101,11 +101,11 @@ class Accusations:
 
 
 class Silences:
-    """Reports of neighbours that hear nothing of each other.
+    """Reports of neighbours that receive nothing from each other.
 
     A site repeats its report while the silence lasts. An old report does not count, because its
     site may stand still itself by now. If both ends report a silence, and no other report names
-    either of them, then nothing crosses the links between the two.
+    either of them, then the links between the two carry no data.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""How much of a measured rate to expect for the length of a round. Pure.
+"""Predicts how much of a measured rate's deviation lasts for a round. Pure.
 
-A plan made for the rates of this moment is used for a round, and the rates may change during it.
-The more exactly a plan fits rates that do not last, the worse it does: it gives nearly all data to
-links that are no longer fast.
+A plan made for the present rates is used for a round, during which the rates may change. The more
+exactly a plan fits rates that do not last, the worse it performs: it gives nearly all data to links
+that are no longer fast.
 
 A link's *deviation* is the ratio of its rate to the typical one, as a logarithm. The best guess of
 a later deviation is a part of the present one: the part that usually lasts so long. It is the slope
@@ -26,7 +26,7 @@ _REMEMBERED = 64  # looks
 
 
 class RateForecast:
-    """Learns from looks at the measured rates, taken at about even distances.
+    """Learns from looks at the measured rates, taken at about even intervals.
 
     Args:
         links: the number of links; looks number them from 0.
@@ -57,7 +57,7 @@ class RateForecast:
     def kept(self, ahead_s: float) -> float:
         """Return the part of a deviation that lasts for ``ahead_s``, in [0, 1]; 1.0 if unknown.
 
-        If looks are farther apart than ``ahead_s``, the loss is taken to be even over time.
+        If looks are farther apart than ``ahead_s``, the decay is assumed to be even over time.
         """
         if len(self._looks) < 2 or ahead_s <= 0:
             return 1.0

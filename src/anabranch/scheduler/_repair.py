@@ -1,9 +1,9 @@
-"""What completes an interrupted exchange: from what its members hold, parts to repair it. Pure.
+"""Makes the parts that repair an interrupted exchange, from the elements that members hold. Pure.
 
-Until an exchange is settled, each member has of every element either the result or its own
-contribution, untouched. After a loss, all members stop and say which elements of the result they
-hold. What any member holds is *spread* from there; what none holds is *reduced* again, from the
-contributions of the remaining members. Each part is an exchange like any other, on some elements::
+Until an exchange is settled, each member has for every element either the result or its own
+contribution, unchanged. After a loss, all members stop and report which elements of the result they
+hold. Elements that a member holds are *spread* from it. Elements that none holds are *reduced*
+again, from the contributions of the remaining members. Each part is an exchange of some elements::
 
     elements        0         20        40                       100
     site 0 holds    [===================]
@@ -13,9 +13,9 @@ contributions of the remaining members. Each part is an exchange like any other,
     reduce 0 and 1                      [========================]
     contributions   [ 0, 1 and 2        ][ 0 and 1               ]
 
-The states of an exchange, and the messages that move it, are at the head of `calls/_settling`. A
-broadcast has one *source*, and a transfer of the state several; nothing of them is reduced. If the
-sources are lost and the others together lack some of the result, nothing completes it.
+`calls/_settling` describes the states of an exchange, and the messages that change them. A
+broadcast has one *source*, and a transfer of the state several; their elements are never reduced.
+If the sources are lost and the others together lack some of the result, the exchange fails.
 
 What must never happen:
 
@@ -71,7 +71,7 @@ class Unsettled:
         self.followers = frozenset(followers)
         self._all: Ranges = ((0, elements),)
         self._members = set(members)
-        self._held: dict[int, Ranges] = {}  # by site, as it said in this generation
+        self._held: dict[int, Ranges] = {}  # by site, as reported in this generation
         self._awaits_answers = False  # to the latest interruption
         whose = self._members - self.followers if self.sources is None else self.sources
         self.contributions: tuple[Contribution, ...] = (
@@ -104,7 +104,7 @@ class Unsettled:
             self.contributions = tuple(contributions)
 
     def interrupt(self, members: Collection[int]) -> None:
-        """Begin a new generation, in which the remaining members say what they hold."""
+        """Begin a new generation, in which the remaining members report the elements they hold."""
         self._members = set(members)
         self.generation = self.latest_generation + 1
         self._awaits_answers = True
@@ -125,7 +125,7 @@ class Unsettled:
 
         Returns:
             None if no member has or can make the missing elements: the source of a broadcast is
-            lost, or every contributor.
+            lost, or every contributor is.
         """
         self._awaits_answers = False
         held, self._held = self._held, {}

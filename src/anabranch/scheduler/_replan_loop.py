@@ -1,4 +1,4 @@
-"""When plans are compared again during a run: one look at a time, with pauses between.
+"""Compares plans again during a run: one look at a time, with pauses between.
 
 ::
 
@@ -15,8 +15,8 @@ No timer starts a look. A message of a site does (``look_in_time``), so a run in
 happens is not planned again.
 
 What must never happen: two looks at once, since both would change the policy's plan; a scheduler
-that spends most of its time on plans; or a plan for the network of before a loss. After a loss,
-``_planning`` closes this loop and begins another.
+that spends most of its time on plans; or, after a loss, a plan for the network before it. After a
+loss, ``_planning`` closes this loop and begins another.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Sites that come back to a restarted scheduler, and what they say of their calls. Pure.
+"""Sites that come back to a restarted scheduler, and their reports about calls. Pure.
 
-The whole conversation is told at the head of :mod:`anabranch.scheduler._resumption`.
+:mod:`anabranch.scheduler._resumption` describes the whole conversation.
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ class Returning:
 
     @property
     def standings(self) -> dict[int, Standing]:
-        """How far each site is that has come back.
+        """The reports of the sites that have come back.
 
-        A newcomer may have been admitted without having heard it. If a member heard of the
-        admission, the newcomer is as far as the members were then. If none did, it is left out.
+        A newcomer may have been admitted without having heard of it. If a member heard of the
+        admission, the newcomer gets the members' counts of calls at that time. If none did, it is
+        left out.
         """
         admissions = [
             answer

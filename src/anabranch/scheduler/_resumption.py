@@ -1,4 +1,4 @@
-"""How a restarted scheduler finds its sites again, and continues the run from what they say.
+"""Lets a restarted scheduler find its sites again, and continue the run from their reports.
 
 A scheduler with a journal may end and be started again while its sites train on. The journal has
 what sites do not know (`memory`); the sites know how far their calls are::
@@ -19,7 +19,7 @@ off by a neighbour that is back, they probably died with the scheduler: they get
 What must never happen:
 
 - two exchanges get one number (the journal reserves numbers ahead of their use);
-- a process of before a site's loss comes back as that site (incarnations are in the journal);
+- a process from before a site's loss resumes as that site (incarnations are in the journal);
 - a result reports other contributions than it has (the journal has those of interrupted exchanges);
 - a site hears of a change that the next restart does not know (the journal is written first).
 """

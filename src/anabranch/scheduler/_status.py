@@ -26,13 +26,13 @@ class Snapshot:
     """The state of a scheduler at a moment. Sites are indices.
 
     Attributes:
-        overlay: of the run.
+        overlay: the run's overlay.
         believed: the overlay as believed.
-        plan: in force.
+        plan: the plan in force.
         running_s: seconds since the run began; None before.
         is_over: whether the run has ended.
         returning: the sites that a restarted scheduler awaits.
-        addresses: the address at which each site takes connections; no host if it is not snapshot.
+        addresses: the address at which each site takes connections; no host before it has joined.
         here: the sites that have joined and are not given up.
         newcomers: those of ``here`` that are not members yet.
         disconnected: those of ``here`` whose connection broke.
@@ -41,7 +41,7 @@ class Snapshot:
         left: the sites that have left in good order.
         stalls: the calls that some members have made and others have not.
         exchanges, exchanged_bytes, incomplete: see :class:`anabranch.log.status.Status`.
-        tally: see there.
+        tally: counts of events.
     """
 
     overlay: Overlay

@@ -14,9 +14,9 @@ class Tally:
     Attributes:
         replans: plans issued after the first.
         updates: updates applied to a served model.
-        losses: losses of sites, each time anew.
+        losses: losses of sites; a site that is lost twice counts twice.
         refused: refused messages.
-        loss: by site, its latest loss, and the step, update or round of it; NaN if not finite.
+        loss: by site, its latest loss, and the loss's step, update or round; NaN if not finite.
         accuracy: by site, its latest accuracy, and the step or round after which it was measured.
     """
 

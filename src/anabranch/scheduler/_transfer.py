@@ -1,4 +1,4 @@
-"""How sites that have the same state hand it to another: which site sends which part. Pure."""
+"""Chooses which holders of the state send which elements to a site without it. Pure."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def shares(
     elements: int,
     version: int,
 ) -> list[tuple[int, Ranges, Plan]]:
-    """Return which holder of a state sends which elements to a receiver, and which way.
+    """Return which holder of a state sends which elements to a receiver, and by which plan.
 
-    Each holder with links to and from the receiver sends over its own, in proportion to its rate.
-    So all end at once, and keep the receiver's links full. If no holder has such links, the one
-    that reaches the receiver fastest sends everything over other sites.
+    Each holder with links to and from the receiver sends directly, in proportion to its link's
+    rate. So all end at once, and keep the receiver's links full. If no holder has such links, the
+    one that reaches the receiver fastest sends everything, through other sites.
 
     Args:
         overlay: the whole network, as believed.

@@ -1,11 +1,11 @@
-"""Which sites the others wait for, at which call, since when, and when to report it. Pure.
+"""Tracks which sites the others wait for, at which call and since when; reports long waits. Pure.
 
 A *stall* is a call that some sites have made and others have not, at one moment. A *wait* is a
 stall with a beginning: the first look that saw it. In a healthy run each look sees other calls, so
 no wait grows old.
 
-A wait is reported once it is old enough, and again each time its age has doubled. Old enough is
-relative: at sites of uneven speed there are waits at every call, and these are no news.
+A wait is reported once it is old enough, and again each time its age has doubled. The least age
+follows the usual length of waits: sites of uneven speed wait at every call, and that is no news.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the scheduler believes of the network during a run, and the plans that follow. Pure.
+"""The scheduler's belief about the network during a run, and the plans that follow. Pure.
 
 Measurements become plans in four steps. Each step keeps one state::
 
@@ -60,7 +60,7 @@ class Awareness:
 
     Args:
         update_time_s: how often to look (UPDATE_TIME).
-        policy: holds the plan in force, and decides whether another takes its place.
+        policy: holds the plan in force, and decides when to replace it.
         search: finds auxiliary paths.
         chunk_elements_of: returns the most elements of a chunk, for the elements of a buffer.
         collector: keeps the measurements; a `Latest` is used without a forecast. None for an
@@ -128,8 +128,8 @@ class Awareness:
         """Return the network as expected on average during the next round.
 
         An oracle expects the overlay's rates at this moment. A `Latest` expects the last
-        measurements. A `Collector`'s belief is moved towards the typical rate: of each deviation
-        stays the part that usually lasts from its measurement to the end of the round. See
+        measurements. A `Collector`'s belief is moved towards the typical rate. Each deviation keeps
+        the part that usually lasts from its measurement to the end of the round. See
         :mod:`anabranch.scheduler._rate_forecast`.
 
         Args:

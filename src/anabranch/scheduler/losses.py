@@ -10,8 +10,8 @@ from anabranch.overlay import Overlay, OverlayError
 from anabranch.plan import Packed, Plan, PlanError, remainder
 
 Planner = Callable[[Overlay, int, Plan | None], Plan]
-"""Plans for the rest of a network. Called with its overlay, the plan's version, and the plan before
-or None, if that was for another network."""
+"""Plans for the rest of a network. Called with the rest's overlay, the plan's version, and the plan
+before. The latter is None if it was for another network."""
 
 Paths = Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]
 
@@ -44,8 +44,8 @@ class Repairs:
         planner: plans for the rest of the network.
         least_sites: the run ends with fewer sites.
         begin_with: the number of sites to begin with; None for all. Others may join later.
-        retries: whether an exchange is begun again among those left; else what has come of its
-            result counts.
+        retries: whether an interrupted exchange is reduced again as a whole among the remaining
+            sites; otherwise the elements of its result that some site holds count.
     """
 
     planner: Planner

@@ -52,7 +52,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         rates: the belief of each measured link: its target, and the rest.
         stopped: why the run is to end before its last round, or None.
         lasts: by channel, the last exchange of a run that is stopped; empty if it is not.
-        transfers: the exchanges of all sites that handed the state on, and are no rounds.
+        transfers: the numbers of the transfers of the state among the exchanges of all sites.
     """
 
     overlay_toml: str
@@ -85,7 +85,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     def check_fits(self, overlay: Overlay, work: str) -> None:
         """Check that the journal is of a run with this overlay and these settings.
 
-        The sites keep the settings of before the restart, so the scheduler must have the same.
+        The sites keep the settings from before the restart, so the scheduler must have the same.
 
         Args:
             overlay: the sites and links.

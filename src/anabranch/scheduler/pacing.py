@@ -90,8 +90,8 @@ class PaceBook:
         groups: of workers whose updates are added up on their way; empty for none.
         merge: weighs the updates.
         registry: of the clients that workers stand for; None if each stands for itself.
-        look_every_s: the first worker that pulls the model after each so many seconds evaluates it;
-            None if permissions do not say so.
+        look_every_s: the interval of evaluations, seconds: the first worker that pulls the model in
+            each interval evaluates it. None for no evaluations by permissions.
 
     Attributes:
         standing: answers to the other parts of a scheduler.

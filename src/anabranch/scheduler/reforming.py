@@ -1,13 +1,13 @@
-"""Which forest a run should have, now that compute times, the network or the sites changed. Pure.
+"""Chooses another forest for a run when compute times, the network or the sites change. Pure.
 
 - **Compute times.** A site's is the median of its latest updates.
 - **When forests are compared.** A forest counts as outdated if a compute time or a link has changed
   by more than ``update_rate`` since forests were last compared.
 - **Which one is taken.** The forest found for the present belief is taken if its workers make
   ``least_gain`` more updates a second and eq. 14 of HAAF does not grow. Eq. 14 counts waiting: by
-  it alone, a forest may be better that makes fewer updates.
-- **How often.** Forming groups stops their workers for a while. It takes at most a tenth of the
-  time: a better forest waits so long.
+  it alone, a forest with fewer updates a second may be better.
+- **How often.** Forming groups stops their workers for a while. It may take at most a tenth of the
+  time, so a better forest waits for its turn.
 - **Losses.** A forest that leads through a lost site is replaced at once, without comparison.
 
 ``consider`` runs in a thread while the run goes on. ``_taken`` counts the changes that make its

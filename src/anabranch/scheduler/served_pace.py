@@ -149,7 +149,7 @@ class ServedPace:
         """Send the first permissions.
 
         Args:
-            elements: of the model; a root that gets none of a small model is no server.
+            elements: of the model; a root that holds no part of a small model is no server.
         """
         self._servers = plans.holders(self.plan, elements)
         self.book.serve(self._servers)
@@ -210,9 +210,12 @@ class ServedPace:
         count = len(message.updates)
         numbers = (*message.dots, *message.squared_norms, message.squared_norm)
         if len(message.dots) != count or len(message.squared_norms) != count:
-            raise MalformedMessage(f"{count} updates, and not as many numbers of each")
+            raise MalformedMessage(
+                f"{count} updates with {len(message.dots)} products and "
+                f"{len(message.squared_norms)} norms"
+            )
         if not all(map(math.isfinite, numbers)) or min((0.0, *message.squared_norms)) < 0:
-            raise MalformedMessage("a step whose updates agree by no number")
+            raise MalformedMessage("a product that is not finite, or a norm that is not >= 0")
         for (worker, update), cosine in self.book.agreed(site, message):
             now_s = self._run.since_start_s()
             self._run.note(
@@ -419,8 +422,8 @@ class ServedPace:
 
     def _look(self) -> None:
         self._timer = None
-        # A timer may ring a little early. The pace then gets the moment that it asked for: an
-        # earlier one would make nothing due, and the timer ring again.
+        # A timer may ring a little early. The pace still gets the time that it asked for: at an
+        # earlier time no step would be due, and the timer would be set again.
         now_s = max(self._run.since_start_s(), self.book.due_s)
         self._run.note(events.PaceLooked(at_s=now_s))
         self._act(self.book.look(now_s), now_s)

@@ -1,7 +1,7 @@
 """The scheduler: the control plane of one run, composed of its parts.
 
 This module makes the parts, passes each message of a site to the part that acts on it, and ends the
-run at every site at once. How a run begins is in `_beginning`; how it stands, in `_overview`.
+run at every site at once. `_beginning` begins the run, and `_overview` reports its state.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Scheduler:
         errors_end: whether a site that fails by an error of its own ends the run. Otherwise it is
             lost like a site that died.
         planners: return the planner for buffers of so many elements, if each order of size has a
-            plan of its own; None uses one plan for all.
+            its own plan; None uses one plan for all.
         stops: applies the run's stop rules; None for none.
 
     Attributes:
@@ -122,7 +122,7 @@ class Scheduler:
         members: the sites that have joined.
         channels: the calls that they make.
         presence: lets sites join and resume, and acts on connections that end.
-        overview: tells how the run stands.
+        overview: reports the state of the run.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class Scheduler:
     # --- for the process that runs it
 
     async def listen(self, address: Address) -> Address:
-        """Listen for sites; return the address, which after a restart is that of before."""
+        """Listen for sites; return the address, which a restart with port 0 does not change."""
         if self._listens_at is not None and not address[1]:
             address = self._listens_at
         self._listener = await self._network.listen(address, self._welcome)
@@ -303,7 +303,7 @@ class Scheduler:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run has ended, in whichever way."""
+        """Whether the run has ended, well or not."""
         return self._run.is_over
 
     @property
@@ -312,7 +312,7 @@ class Scheduler:
         return self._run.lives.lost
 
     def status(self) -> Status:
-        """Return how the run stands."""
+        """Return the state of the run."""
         return self.overview.status()
 
     def name(self, site: int) -> str:

@@ -22,8 +22,8 @@ class StopRules:
 
     Args:
         after_s: seconds since the run began; None for no limit.
-        rounds: exchanges among all sites, each an all-reduce, a broadcast or an average. Those that
-            hand the state to newcomers do not count. None for no limit. A scenario's sites count
+        rounds: exchanges among all sites, each an all-reduce, a broadcast or an average. Transfers
+            of the state to newcomers do not count. None for no limit. A scenario's sites count
             their rounds themselves.
         accuracy: ends the run once evaluated models have it, in (0, 1]; None for no target.
         loss: ends the run once sites tell of a loss of at most this; None for no target.

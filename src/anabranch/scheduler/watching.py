@@ -1,4 +1,4 @@
-"""What people and monitors see of a run: lines of progress, waits, and metrics."""
+"""Shows a run to people and monitors: lines of progress, waits, and metrics."""
 
 from __future__ import annotations
 

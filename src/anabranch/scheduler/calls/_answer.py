@@ -1,4 +1,4 @@
-"""What a book answers to a call, as values; `_answering` makes messages of them. Pure."""
+"""A book's answers to calls, as values; `_answering` turns them into messages. Pure."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Call:
     Args:
         site: the site.
         kind: of the call.
-        what: the terms of an exchange, or in words what a gathering is for.
+        what: the terms of an exchange, or the purpose of a gathering in words.
     """
 
     site: int
@@ -140,4 +140,4 @@ class AllGathered:
 
 
 Answer = Granted | TakenBack | Disagreement | MixedKinds | Abandoned | AllGathered
-"""What follows in a book from a call, a withdrawal or a loss."""
+"""A consequence of a call, a withdrawal or a loss, in a book."""

@@ -29,7 +29,7 @@ from anabranch.scheduler.calls._settling import Settling
 
 
 class Answering:
-    """Makes messages of answers.
+    """Makes messages from answers.
 
     Args:
         name: returns a site's name for error messages.

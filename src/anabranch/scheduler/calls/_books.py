@@ -80,7 +80,7 @@ class Books:
             inside: those of them that are not lost.
         """
         book = ExchangeBook(inside, self.all.plans.restricted(inside), self.counter, is_known=False)
-        # Members that have left make no call here, even where they are lost since and not inside.
+        # Members that have left make no call here, even if they were lost since, so not inside.
         for left in sorted(self.left.intersection(members)):
             book.abandon(accounts.of_absence(left, self._name))
         self._books.append(book)
@@ -99,7 +99,7 @@ class Books:
         return any(book.is_busy for book in self._books)
 
     def stalls(self) -> list[Stall]:
-        """Return the calls that members have not made and others have, one for each such member."""
+        """Return the members that others wait for, each with the call that it has not made."""
         found = []
         for channel, book in enumerate(self._books):
             calls = {member: book.order.made(member) for member in book.members}
@@ -150,7 +150,7 @@ class Books:
         self.lost -= {*sites}
 
     def add(self, plan: Plan, elements: int) -> None:
-        """Use a plan for a further order of size of buffers; it may be in use for others."""
+        """Use a plan for one more order of size of buffers; other orders may use it already."""
         for book in self._books:
             if book.members:
                 book.plans.add(_part(plan, book.members), elements)

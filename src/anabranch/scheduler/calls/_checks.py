@@ -52,7 +52,9 @@ class Checks:
             or signature.wire not in _WIRES
             or (signature.receivers and not self._may_be_transfer(signature))
         ):
-            raise OutOfPlaceMessage(f"{self.name(site)} asks to exchange {signature}")
+            raise OutOfPlaceMessage(
+                f"{self.name(site)} asks to exchange {signature}, which is impossible"
+            )
 
     def _may_be_transfer(self, signature: Signature) -> bool:
         receivers = signature.receivers
@@ -83,7 +85,7 @@ class Checks:
                 f"most {MOST_NAME_CHARACTERS} are allowed"
             )
         if message.admits and (message.channel or not self.repairs):
-            raise OutOfPlaceMessage(f"{self.name(site)} lets others in where none can be")
+            raise OutOfPlaceMessage(f"{self.name(site)} admits newcomers where none can join")
 
     def subgroup(self, site: int, members: tuple[int, ...], named: str) -> None:
         """Check the subgroup that a site asks for.
@@ -104,7 +106,7 @@ class Checks:
             raise OutOfPlaceMessage(f"{self.name(site)} asks for a subgroup of sites {members}")
 
     def standing(self, site: int, standing: Standing) -> None:
-        """Check a site's account of its calls after a restart.
+        """Check a site's report about its calls after a restart.
 
         Raises:
             OutOfPlaceMessage: an impossible call, or a message that is no answer to a call.
@@ -122,6 +124,8 @@ class Checks:
                 except NO_MESSAGE:
                     is_answer = False
                 if not is_answer:
-                    raise OutOfPlaceMessage(f"{self.name(site)} tells of an answer that is none")
+                    raise OutOfPlaceMessage(
+                        f"{self.name(site)} reports a message that is no answer to a call"
+                    )
             if min(counts) < 0:
-                raise OutOfPlaceMessage(f"{self.name(site)} says that it stands at {counts}")
+                raise OutOfPlaceMessage(f"{self.name(site)} reports negative numbers: {counts}")

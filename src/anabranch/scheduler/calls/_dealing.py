@@ -11,7 +11,7 @@ from anabranch.scheduler.calls._answer import Granted
 
 Dispatching = Callable[[Plan, int, int], tuple[int, int]]
 """How chunks are dispatched during an exchange. Called with the plan, the elements of the buffer
-and the most of a chunk. Returns the number of chunks, and the most of them under way at once."""
+and the most elements of a chunk. Returns the number of chunks, and the most under way at once."""
 
 Chunking = Callable[[Plan, int], int]
 """How finely buffers are cut. Called with the plan and the elements of the buffer. Returns the most

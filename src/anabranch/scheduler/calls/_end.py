@@ -1,7 +1,7 @@
 """The last exchange of a channel. Pure.
 
 A run that is stopped has a last exchange, and so has a run with a bounded number of exchanges. The
-lower of both holds. The bound moves up, because some exchanges turn out not to count.
+lower of the two holds. The bound rises with each transfer of the state, which does not count.
 """
 
 from __future__ import annotations
@@ -46,6 +46,6 @@ class End:
             self.closed = Last(number, why)
 
     def holds(self, number: int) -> bool:
-        """Return whether an exchange is not after the last one."""
+        """Return whether an exchange may be held, since it is not after the last one."""
         last = self.last
         return last is None or number <= last.number

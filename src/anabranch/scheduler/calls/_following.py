@@ -34,7 +34,7 @@ class Following:
         self._book = book
         self.sites: set[int] = set()
         self._begins_with_transfer = False  # whether the receivers of the next transfer follow
-        self._transfers: list[int] = []  # the exchanges that hand the state on
+        self._transfers: list[int] = []  # their numbers
         # By number, the followers of exchanges that were asked for and have not begun.
         self._of: dict[int, frozenset[int]] = {}
 
@@ -43,20 +43,17 @@ class Following:
         self._begins_with_transfer = is_expected
 
     def note_transfer(self, number: int) -> None:
-        """Note that a member asks for an exchange that hands the state on."""
+        """Note that a member asks for a transfer."""
         self._transfers.append(number)
 
     def round_of(self, number: int) -> int | None:
-        """Return the round that an exchange of all sites is; None if it hands the state on.
-
-        Rounds are counted from 1.
-        """
+        """Return the round of an exchange of all sites, from 1; None for a transfer."""
         if number in self._transfers:
             return None
         return number - sum(transfer < number for transfer in self._transfers)
 
     def number_of(self, round: int) -> int:
-        """Return the exchange of all sites that a round is, if no further one is a transfer."""
+        """Return the number of a round's exchange, if no further exchange is a transfer."""
         number = round
         for transfer in sorted(self._transfers):
             number += transfer <= number
@@ -64,11 +61,11 @@ class Following:
 
     @property
     def transfers(self) -> tuple[int, ...]:
-        """The exchanges that hand the state on, for the journal."""
+        """The numbers of the transfers, for the journal."""
         return tuple(self._transfers)
 
     def recall(self, transfers: Iterable[int]) -> None:
-        """Restore the exchanges that handed the state on before a restart."""
+        """Restore the numbers of the transfers from before a restart."""
         self._transfers = [*transfers]
 
     def asked(self, site: int, number: int, signature: Signature) -> list[tuple[int, Called]]:
@@ -97,7 +94,7 @@ class Following:
         return [(each, called) for each in sorted(self.sites - {site, source})]
 
     def take(self, number: int) -> frozenset[int]:
-        """Return and forget the followers of an exchange, as it begins or fails before that."""
+        """Return and forget the followers of an exchange that begins, or fails before that."""
         return self._of.pop(number, frozenset())
 
     def restore(
@@ -106,8 +103,8 @@ class Following:
         """Restore the followers after a restart; return the messages that tell them of calls again.
 
         Args:
-            said: what each member says of the calls of all sites.
-            follow: the members that say that they follow.
+            said: each member's report about the calls of all sites.
+            follow: the members that report that they follow.
         """
         self.sites = {*follow}
         made: dict[int, Called] = {}  # by place

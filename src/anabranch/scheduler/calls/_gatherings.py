@@ -36,7 +36,7 @@ class Gatherings:
 
     @property
     def is_level(self) -> bool:
-        """Whether all members have called for the same ones."""
+        """Whether all members have called for the same gatherings."""
         return len({*self._latest.values()}) == 1
 
     def check_follows(self, site: int, number: int) -> None:
@@ -79,7 +79,7 @@ class Gatherings:
     # --- members are lost and admitted
 
     def lose(self, sites: Collection[int], members: tuple[int, ...]) -> list[AllGathered]:
-        """Remove lost members; return the gatherings that only they had not joined."""
+        """Remove lost members; return the gatherings that all remaining members have joined."""
         self._members = members
         for site in sites:
             del self._latest[site], self._heard[site]
@@ -102,10 +102,10 @@ class Gatherings:
     def restore(
         self, standings: Mapping[int, ChannelStanding], ended: Collection[int]
     ) -> list[AllGathered]:
-        """Restore the gatherings from what members say; return those that all have joined.
+        """Restore the gatherings from members' reports; return those that all have joined.
 
         Args:
-            standings: what each member says; see the book's ``restore`` on silent ones.
+            standings: each member's report; see the book's ``restore`` on silent members.
             ended: gatherings that have ended at some member, and so end at all.
         """
         for site, each in standings.items():

@@ -152,7 +152,7 @@ class Held:
             self._held[number].granted.discard(site)
 
     def drop_unused(self) -> list[TakenBack]:
-        """Drop the exchanges that every member withdrew from that was granted them ahead."""
+        """Drop the exchanges granted ahead from which all members with the grant withdrew."""
         unused = [
             number for number, held in self._held.items() if held.was_ahead and not held.granted
         ]

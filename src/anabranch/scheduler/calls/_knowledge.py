@@ -1,4 +1,4 @@
-"""What each member of a channel has been told: the channel, plans, and failed exchanges. Pure.
+"""Tracks what each member was told of its channel, of plans and of failed exchanges. Pure.
 
 A member of a subgroup learns of its channel when it asks for it. A failure is told at once to the
 members that know the channel. The others hear of it when they ask for the failed exchange.

@@ -1,4 +1,4 @@
-"""Whether members make the same calls in the same order, and which calls can still end. Pure.
+"""Checks that members make the same calls in the same order; knows which can still end. Pure.
 
 A call has a *place* among all calls of its members, from 1, be it an exchange or a gathering.
 Members may be any number of calls apart. For each place that some members have reached and others
@@ -64,7 +64,7 @@ class Order:
 
     @property
     def is_level(self) -> bool:
-        """Whether all members have made as many calls."""
+        """Whether all members have made equally many calls."""
         return len({*self._made.values()}) == 1
 
     @property
@@ -139,10 +139,10 @@ class Order:
         self._made |= dict.fromkeys(sites, self.latest)
 
     def restore(self, standings: Mapping[int, ChannelStanding]) -> tuple[MixedKinds, ...]:
-        """Restore the calls that members say they have made.
+        """Restore the calls that members report.
 
         Args:
-            standings: what each member says; see the book's ``restore`` on silent ones.
+            standings: each member's report; see the book's ``restore`` on silent members.
 
         Returns:
             The first calls of two kinds in one place, if there are any.

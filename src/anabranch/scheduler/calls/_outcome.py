@@ -1,4 +1,4 @@
-"""What follows from a message about calls, as values. Pure."""
+"""The consequences of a message about calls, as values. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Repaired:
 
 @dataclass(slots=True)
 class Outcome:
-    """What follows from a message.
+    """The consequences of a message.
 
     Attributes:
         repaired: interrupted exchanges that are settled now.
@@ -47,7 +47,7 @@ class Outcome:
         began: exchanges that begin.
         wrong: why the run must end; empty if it need not.
         is_to_remember: whether a restart needs to know of it: an exchange is repaired or withdrawn,
-            or it hands the state on. The journal is written before the messages are sent.
+            or is a transfer of the state. The journal is written before the messages are sent.
         over: why an exchange is refused; empty if none is.
         admission: the gathering by which all members admit newcomers, and the members that have the
             state of training; None for none.

@@ -1,6 +1,6 @@
-"""How a restarted scheduler restores the calls, from what sites say of them. Pure.
+"""Restores the calls in a restarted scheduler, from the sites' reports. Pure.
 
-Each site tells its calls under way, and the answers that others may lack. For each channel:
+Each site reports its calls under way, and the answers that others may lack. For each channel:
 
 - an exchange that some member has begun is held again, interrupted, and so repaired (`_settling`);
 - an exchange that members asked for and none has begun waits for its grant again;
@@ -63,10 +63,10 @@ class Restoring:
         standings: Mapping[int, Standing],
         contributions: Mapping[tuple[int, int], Collection[Contribution]],
     ) -> Outcome:
-        """Restore all calls from what sites say of them.
+        """Restore all calls from the sites' reports.
 
         Args:
-            standings: what each member says; the caller declares the silent ones lost next.
+            standings: each member's report; the caller declares the silent ones lost next.
             contributions: of exchanges that had been interrupted before the restart.
         """
         outcome = Outcome()

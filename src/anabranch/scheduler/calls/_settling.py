@@ -1,4 +1,4 @@
-"""How an exchange is settled: given to the callers only once all members hold the result. Pure.
+"""Settles exchanges: callers get a result only once all members hold it. Pure.
 
 ::
 
@@ -10,17 +10,18 @@
                  (no member has what is missing: the exchange fails)
 
 - **Begun** with the first grant. A member reports what it holds with `Holding`.
-- **Interrupted.** A loss interrupts *all* exchanges of all channels, since what is lost may have
-  carried chunks of any. Members get `Interrupt`, drop the chunks of the voided numbers, and answer
-  with `Holding`. Each interruption is a *generation*; an answer of an earlier one does not count.
-- **Being repaired.** Members get `Repair`: exchanges of some elements, by which each gets what it
-  lacks. Which ones these are is decided in `_repair`.
+- **Interrupted.** A loss interrupts *all* exchanges of all channels, since the lost site or link
+  may have carried chunks of any. Members get `Interrupt`, drop the chunks of the voided numbers,
+  and answer with `Holding`. Each interruption begins a *generation*; answers of earlier generations
+  do not count.
+- **Being repaired.** Members get `Repair`: exchanges of some elements, by which each gets the
+  elements that it lacks. `_repair` chooses these exchanges.
 - **Settled.** Members get `Settled` and give the result to their callers. The message names the
   contributions in the result, if some member's is missing. Until then each member keeps its own
   contribution, so that a loss at any moment can be repaired.
 
-A transfer of the state goes the same way. Its first `Repair` comes before any loss: that message
-also tells which holder sends which part of the state.
+A transfer of the state passes through the same states. Its first `Repair` comes before any loss,
+and tells which holder sends which part of the state.
 
 What must never happen:
 
@@ -272,7 +273,7 @@ class Settling:
 
         Args:
             channel, number: of the exchange.
-            opened: what each member says of it that has not heard its end.
+            opened: the reports of the members that have not heard of its end.
             contributions: of exchanges that had been interrupted before the restart.
             outcome: takes the messages to members.
         """

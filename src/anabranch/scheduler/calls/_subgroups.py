@@ -3,9 +3,9 @@
 A subgroup is identified by its members and a name. The first member that asks for it opens its
 channel, and the others get the same one.
 
-An admission of newcomers ends that: a subgroup asked for after it may contain them, and is another
-channel. Only a subgroup that some members have asked for, and others have not yet, stays the same
-for these others.
+After an admission of newcomers, a request opens another channel, since the subgroup may contain
+newcomers. There is one exception: if some members asked for a subgroup before the admission, the
+others still get the same channel.
 """
 
 from __future__ import annotations

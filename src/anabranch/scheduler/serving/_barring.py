@@ -1,12 +1,12 @@
-"""Outliers: how they are barred, which updates they give up, and when they are readmitted. Pure.
+"""Bars outliers, gives up their updates, and readmits them. Pure.
 
-Servers tell how far the updates of each step agree with their mean. A judge says which worker, or
-which client, keeps pointing elsewhere (`_outliers`).
+Servers report how far the updates of each step agree with their mean. A judge names the workers, or
+the clients, with updates that keep pointing elsewhere (`_outliers`).
 
 - **A barred client** is not drawn any more. An update that is computed for it still counts.
 - **A barred worker** leaves the pace at once, and abandons what it computes. It may be readmitted
   before it has heard of the ban. Then it is recalled, and is in once it has asked to proceed.
-- **A lost worker** is barred in name only, and stays out when it is back.
+- **A lost worker** may be barred, too. The ban then counts once it is back.
 
 A ban lasts a number of steps of the model. If bans leave no worker to make a step, the workers that
 have been barred for longest are readmitted.
@@ -96,7 +96,7 @@ class Barring:
         return (decision, *self._stepping.put_out(self._groups.lead_of[worker], now_s))
 
     def is_barred(self, worker: int) -> bool:
-        """Return whether a worker that stands for itself is barred, be it lost or not."""
+        """Return whether a worker that stands for itself is barred, even if it is lost."""
         return self._clients is None and worker in self._judge.barred
 
     # --- readmission

@@ -1,14 +1,14 @@
-"""The pace, told of groups, and its steps in the updates' own names. Pure.
+"""Translates between the pace, which counts pushes of groups, and the books' updates. Pure.
 
-A pace knows a group as one worker. Its name for an update is the number of the group's pushes so
-far. Ours is the number that the workers gave it. The two differ once an update was lost, or several
-were given up and pushed at once. So each push is noted here, and a step comes back in our names.
+A pace knows a group as one worker, and numbers updates by the group's pushes. The books number them
+as the workers do. The two numbers differ once an update was lost, or several updates were given up
+and pushed at once. So this module notes each push, and returns steps with the books' numbers.
 
 A pushed update stays here until a step settles it: applied or discarded, each exactly once. The
 ledger asserts that, and the pace's staleness bound.
 
-Where workers compute ahead, the update after a discarded one was computed on a model as old. The
-pace does not know that, so both are discarded here.
+If workers compute ahead, the update after a discarded one was computed on an equally old model. The
+pace does not know that, so this module discards both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Settled:
     """A step that has been taken, and the updates that it settles.
 
     Args:
-        step: in our names.
+        step: with the books' numbers of updates.
         before: the version of the model before the step.
         applied: the updates that it applies, each with the pushed updates of the group.
         discarded: updates that never become part of the model, by worker.
@@ -53,7 +53,7 @@ class PaceOfGroups:
         self._ledger = Ledger(pace, ahead)
         self._ahead = ahead
         self._pushes: Counter[int] = Counter()  # by lead, as the pace counts them
-        self._names: dict[Update, tuple[Update, ...]] = {}  # ours, by the pace's
+        self._names: dict[Update, tuple[Update, ...]] = {}  # the books', by the pace's
         self._pushed: dict[Update, Pushed] = {}  # by lead and number, until they are settled
 
     @property
@@ -120,7 +120,7 @@ class PaceOfGroups:
         return [replace(step, apply=ours(step.apply), discard=ours(step.discard)) for step in steps]
 
     def _without_late(self, step: Step) -> Step:
-        """Discard the updates computed after a discarded one, on a model as old."""
+        """Discard the updates computed after a discarded one, on an equally old model."""
         late = tuple(update for update in step.apply if self._ledger.is_late(update))
         apply = tuple(update for update in step.apply if update not in late)
         return replace(step, apply=apply, discard=(*step.discard, *late))

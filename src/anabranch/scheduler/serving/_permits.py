@@ -25,8 +25,8 @@ class Permits:
         load: sizes the batches.
         clients: that workers stand for; None if each stands for itself.
         outliers: judges updates; None if the merge rule has no filter.
-        look_every_s: the first worker that pulls the model after each so many seconds evaluates it;
-            None if permissions do not say so.
+        look_every_s: the interval of evaluations, seconds: the first worker that pulls the model in
+            each interval evaluates it. None for no evaluations by permissions.
     """
 
     def __init__(

@@ -1,17 +1,17 @@
-"""How groups are formed anew during a run. Pure.
+"""Forms groups anew during a run. Pure.
 
 1. **New groups are wanted.** Groups that stay as they are continue. Each other group begins no
    further update: it rests, once its updates are settled.
 2. **All groups that are to change are at rest.** The scheduler tells all sites of the new groups.
 3. **All sites know them.** The new groups join the pace. Each continues with the update after the
-   latest that one of its workers has made. A worker that was lost and is back is in from then on.
+   latest that one of its workers has made. From then on a returning worker is *in* (`_workers`).
 
 A group whose way to the servers led through a lost site cannot end its iteration. It gives up its
 updates under way: the servers discard them, and the group rests once its workers have asked to
 proceed. Updates that were complete before count.
 
-What must never happen: a group that is to change gets a permission, or a worker that is back is in
-no group and is not known to be homeless.
+What must never happen: a group that is to change gets a permission, or a worker that is back has no
+group and is not at the stage *homeless*.
 """
 
 from __future__ import annotations

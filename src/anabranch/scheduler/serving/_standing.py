@@ -64,7 +64,7 @@ class Standing:
         return tuple(tuple(self._groups[lead]) for lead in self._groups.leads)
 
     def left_of(self, group: Iterable[int]) -> tuple[int, ...]:
-        """Return the ones of some workers that are members or are returning."""
+        """Return those of the given workers that are members or are returning."""
         here = {*MEMBERS, Stage.RETURNING}
         return tuple(worker for worker in group if self._workers[worker] in here)
 

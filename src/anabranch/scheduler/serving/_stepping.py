@@ -1,4 +1,4 @@
-"""How a pace's steps become decisions: permissions, and the workers and groups that leave. Pure.
+"""Turns a pace's steps into decisions: permissions, and workers and groups that leave. Pure.
 
 A step settles updates first, so that their clients are free. Then each group that may proceed does
 one of four things:

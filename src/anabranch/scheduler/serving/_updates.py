@@ -136,7 +136,7 @@ class Updates:
         return max(self.made.values(), default=0)
 
     def with_more_to_do(self, workers: Iterable[int]) -> list[int]:
-        """Return the ones of some workers that have not begun all their updates."""
+        """Return those of the given workers that have not begun all their updates."""
         return [worker for worker in workers if self.made[worker] < self.each]
 
     def are_left_after(self, number: int) -> bool:

@@ -120,5 +120,5 @@ class Workers(Stages[Stage, Happens]):
         return self[worker] in MEMBERS
 
     def take_in(self, workers: Iterable[int]) -> None:
-        """Take in the ones of some workers that are not in."""
+        """Take in those of the given workers that are not in."""
         self.happens(H.IS_TAKEN_IN, *(each for each in workers if self[each] is not S.IN))
