@@ -3,8 +3,8 @@
 A timer blames a peer, for example a site that does not answer or return. But this process may have
 stood still: it was stopped, its machine was suspended, or its interpreter was busy. Then the answer
 may have arrived unread. An event loop runs overdue timers before it reads, so a plain
-``call_later`` would blame a peer that has answered. So every timer that blames a peer must be one
-of these.
+``call_later`` would blame a peer that has answered. So every timer that blames a peer must be a
+`Deadline`.
 
 A deadline looks at the clock every 0.3 s. A look that is late shows a standstill. The deadline then
 moves by the duration of the standstill. It also leaves at least that duration again, up to the

@@ -67,7 +67,7 @@ def encode_freed(pieces: int) -> bytes:
 
 
 def encode_alive() -> bytes:
-    """Return the frame that says that this side lives, where there is nothing else to say."""
+    """Return the heartbeat frame, which this side sends when it has no other data to send."""
     return _PREFIX.pack(_ALIVE, WIRE_VERSION, 0, 0)
 
 
@@ -78,7 +78,7 @@ def encode_greeting(challenge: bytes) -> bytes:
 
 
 def is_greeting(first: bytes) -> bool:
-    """Return whether a stream that begins with these bytes is one of frames, without TLS."""
+    """Return whether a stream that begins with these bytes has frames, without TLS."""
     return first == _GREETING
 
 

@@ -112,7 +112,7 @@ class ChunkMessage(_OnItsWay, frozen=True):
     ``path`` names every site from the maker of the message to its consumer. A site in between
     relays it, whatever its own plan says. So a message in flight survives a change of plan.
     ``is_aux`` tells an auxiliary path from a primary one (the paper's IS_AUX and PATH, NetStorm,
-    VII-B). Every hop writes a ``stamp`` of its own.
+    VII-B). Every hop writes a new ``stamp``.
 
     Attributes:
         exchange: the exchange's number, from 1. Where the model is served: the number of a worker's
@@ -269,7 +269,7 @@ class StatusRequest(Message, frozen=True):
 
     Attributes:
         proof: of the run's token, see :mod:`anabranch.net.identity`.
-        stack_of: the name of a site whose Python stacks are wanted; empty for none.
+        stack_of: the name of a site, to ask for its Python stacks; empty for none.
     """
 
     proof: bytes
@@ -1001,7 +1001,7 @@ class Reform(Message, frozen=True):
 
 
 class Reformed(Message, frozen=True):
-    """From a site: it has the groups of a plan, and no data of replaced groups arrives any more."""
+    """From a site: it has a plan's groups, and no further data of replaced groups arrives there."""
 
     version: int
 

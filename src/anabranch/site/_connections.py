@@ -179,10 +179,10 @@ class Connections:
         return self._answers(offer.source, offer.incarnation)
 
     def check_pipe(self, request: PipeRequest, connection: Connection) -> None:
-        """Check who asks for a pipe to the scheduler.
+        """Check the sender of a request for a pipe to the scheduler.
 
         Raises:
-            UnauthorisedPeer: not a neighbour of this site.
+            UnauthorisedPeer: the sender is no neighbour of this site.
         """
         self._neighbourhood.check(request, connection, (request.source, self._config.site))
 

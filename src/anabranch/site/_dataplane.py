@@ -17,7 +17,8 @@ on a neighbour's latest incarnation counts, until that neighbour returns.
 **What must never happen.**
 
 - A failure is replaced by a later one: the first error is the cause, and all callers get it.
-- A message before a valid Hello is acted on, or one whose path does not come from its sender.
+- A message before a valid Hello is acted on, or a chunk with a path that does not lead here from
+  its sender.
 - A refused chunk is ignored by its sender while an exchange needs it: the exchange would never end.
   ``on_refusal`` fails the data plane by name instead.
 """
@@ -305,7 +306,7 @@ class DataPlane:
     # --- receiving
 
     def welcome(self, connection: Connection) -> Receiver:
-        """Return the receiver of a new connection; its first message says what it is for."""
+        """Return the receiver of a new connection; the first message tells its purpose."""
         return _Inbound(self, connection)
 
     def admit(self, hello: Hello, connection: Connection) -> int:
@@ -431,9 +432,9 @@ def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[],
 class _Inbound:
     """Receives the messages of a neighbour's lane to this site.
 
-    Its first message says what a connection is for: Hello (a lane), Offer (the neighbour takes no
-    connections, and offers this one for this site's lane to it), or PipeRequest (a pipe to the
-    scheduler).
+    The first message tells a connection's purpose. Hello: a lane. Offer: the neighbour takes no
+    connections, and offers this one for this site's lane to it. PipeRequest: a pipe to the
+    scheduler.
 
     Args:
         plane: this site's data plane.

@@ -118,14 +118,14 @@ class Following:
         return taken
 
     def goes_ahead(self) -> None:
-        """Note that the program makes a call that, as far as known, no other site has made."""
+        """Note that the program makes a call that no other site is known to have made."""
         self._is_there |= self._has_state
 
     def step(self) -> InStep | None:
         """Return, once, a message for the others: this site is in step, or they must wait for it.
 
-        They must, because a program slower than theirs would never catch up, and one that is hardly
-        faster would take too long.
+        They must wait, because a program slower than theirs would never catch up, and one that is
+        hardly faster would take too long.
         """
         why = ""
         most_kept, most_turns = self._had + _MORE_KEPT, _TURNS_EACH * self._had + _MORE_TURNS

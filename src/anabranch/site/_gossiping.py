@@ -1,7 +1,7 @@
 """Gossip over a data plane: the plug that sends letters, mixes in neighbours', and keeps the clock.
 
-The pure part (`exchange.letters`) says what a letter does to the model. This part decides when to
-send one and to which neighbours, and repairs lanes. Gossip needs no scheduler: a site that is cut
+The pure part (`exchange.letters`) applies letters to the model. This part decides when to send one
+and to which neighbours, and repairs lanes. Gossip needs no scheduler: a site that is cut
 off from it, or from some sites, continues with the neighbours that it reaches.
 
 **A site's gossip** passes through these stages::

@@ -9,7 +9,7 @@
 
 - A message names its whole path. It takes the lane to the site after this one.
 - A :class:`Fork` binds a chunk to the primary or an auxiliary path, as late as possible. It counts
-  what it has bound, so it must hear of each chunk that has left (``Send.then``) or was credited.
+  the bound chunks, so it must hear of each that has left (``Send.then``) or was credited.
 - ``routes`` remembers the function that takes a path's messages, since every chunk needs it. It is
   cleared whenever a lane or a fork changes.
 - A lane is opened at the first message to a neighbour. ``forget`` drops it, to be opened anew;

@@ -397,8 +397,8 @@ class SiteAgent:
     async def try_neighbours(self) -> bool:
         """Return whether any neighbour answers this new site.
 
-        The scheduler is told those that do not. It admits this site with the links to them cut, and
-        probes them later.
+        The scheduler is told the neighbours that do not answer. It admits this site with the links
+        to them cut, and probes these links later.
         """
         assert self._plane is not None, "start() comes first"
         neighbours = self._plane.neighbourhood.near()
@@ -430,7 +430,7 @@ class SiteAgent:
 
     @property
     def patience_s(self) -> float:
-        """How long this site may be disconnected from the scheduler, as that told last; seconds."""
+        """How long this site may be disconnected, as the scheduler told last; seconds."""
         return self._scheduler.patience_s
 
     @property
@@ -630,7 +630,7 @@ class SiteAgent:
             self._plane.lanes.use_auxiliary(auxiliary)
 
     def _stand(self) -> None:
-        """Tell a restarted scheduler this site's state, and what it may have missed."""
+        """Tell a restarted scheduler this site's state, and repeat messages it may have missed."""
         self._collectives.stand()
         if self._plane is not None:
             for neighbour, incarnation in self._plane.neighbourhood.that_are_lost():

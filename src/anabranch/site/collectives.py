@@ -75,7 +75,7 @@ class ExchangeError(NetError):
 
 
 class RunEnded(ExchangeError):
-    """The run has ended in good order before this call, whose tensors are unchanged.
+    """The run has ended in good order before this call; the call's tensors are unchanged.
 
     Args:
         reason: why it ended, such as a stop rule.
@@ -122,7 +122,7 @@ class Round:
 
 @dataclass(slots=True)
 class _Underway:
-    """An exchange in progress here, and what was reported of it."""
+    """An exchange in progress here, and its latest report."""
 
     channel: int
     number: int
@@ -545,7 +545,7 @@ class Collectives:
         return kept
 
     def _make_called(self) -> None:
-        """Make the calls of the others, in order, as far as all earlier calls are made here."""
+        """Make the others' calls, in order, until one that waits for earlier calls of this site."""
         following, state = self._following, self._channels[0]
         while following is not None:
             called = following.next_call(state.calls_made)

@@ -6,8 +6,8 @@ States, and what moves them::
                           |                     `-- patience is over --> aborted
                           `-- Abort, Refusal, a malformed message -----> aborted;  close --> closed
 
-While reconnecting, messages are kept in the session, and sent later. `_ways` says in which order
-the direct way and pipes through neighbours are tried. After an abort every call raises its error.
+While reconnecting, messages are kept in the session, and sent later. `_ways` chooses the order of
+direct attempts and of pipes through neighbours. After an abort every call raises its error.
 
 Messages are of two kinds. An answer that one call awaits goes into a queue (``expect``). All others
 go to ``told`` at once. Only this class knows which is which (``hear``).
@@ -98,7 +98,7 @@ from anabranch.site._ways import Attempt, Ways
 M = TypeVar("M", bound=Message)
 _log = logging.getLogger("anabranch")
 
-# How long a site whose lane broke waits for the scheduler's verdict before it reports its own.
+# How long a site with a broken lane waits for the scheduler's error before it reports its own.
 # Only the wording of an error depends on it.
 _VERDICT_S = 2.0
 # Between attempts to connect again, doubled each time.
@@ -231,8 +231,8 @@ class Control:
             introduce: returns the Join message, given the connection's two addresses.
             patience_s: how long to try while nothing answers, or while the scheduler is lost again
                 before all sites have joined.
-            say: called with a line for the operator while joining, or a later reconnect, takes
-                long; None for none.
+            say: called with lines for the operator if joining, or a later reconnect, takes long;
+                None for none.
 
         Raises:
             LinkError: the scheduler cannot be reached.
@@ -268,7 +268,7 @@ class Control:
         return welcome
 
     async def _connect_first(self, scheduler: Address, patience_s: float) -> Connection:
-        """Try until the scheduler answers; raise an error at once if it is no LinkError."""
+        """Try until the scheduler answers; raise any error but a LinkError at once."""
         until_s, pause_s = self._loop.time() + patience_s, _FIRST_PAUSE_S
         why = "nothing answers"
 

@@ -13,7 +13,7 @@ the scheduler, which decides when a worker may proceed and what becomes part of 
     until PaceOver: RoundsOver, then ``last_model`` for workers that get the final model
 
 - ``ahead`` > 0: a worker computes that many updates before it gets a model with its latest one.
-  Pulls and pushes then have memory of their own (``_rooms``), since they overlap with computing.
+  Pulls and pushes then use separate memory (``_rooms``), since they overlap with computing.
 - ``_back`` takes the place of ``_models_here`` for the first model of a worker that has returned:
   the scheduler has not told yet which update it is for.
 - ``abandon``: S gives up updates that are late. ``push`` then sends the request alone. Models that
@@ -23,7 +23,7 @@ the scheduler, which decides when a worker may proceed and what becomes part of 
 updates to apply, those to discard, and the workers that get the model. S decides the order, so all
 servers take the same steps.
 
-**Groups** of a forest have plans and :class:`Served` parts of their own, one for each version. A
+**Groups** of a forest each have a plan and a :class:`Served` part, named by the plan's version. A
 ``Reform`` replaces some: their parts are retired, and ``Reformed`` is sent once they are quiet.
 
 **What must never happen.**
@@ -91,7 +91,7 @@ class ServedModel:
         added_up: those sites, where the pace is a barrier and their updates are added up on the
             way; empty otherwise. Ignored where the plan has groups: each adds up its own.
         ahead: how many updates a worker may compute before it gets a model with its latest update.
-            If > 0, pulls and pushes take memory of their own: ``2 * (1 + ahead)`` models.
+            If > 0, pulls and pushes take separate memory: ``2 * (1 + ahead)`` models.
         wire: the format of elements on the wire.
         asks_norm: whether servers report the norm of each update.
         mixing: how a step combines its updates.
@@ -116,7 +116,7 @@ class Serving:
         scheduler: the connection to the scheduler.
         plane: the site's data plane, not used yet.
         welcome: the scheduler's welcome: this site's index, and whether it has returned.
-        plan: the plan of the run; its groups have plans of their own.
+        plan: the plan of the run; each of its groups has another plan.
         served: see :class:`ServedModel`.
         chunk_elements: the most elements of a chunk.
 
