@@ -1,6 +1,6 @@
 """Arithmetic of exchanges: adds up chunks in float32, and converts them to and from wire format.
 
-**What travels and what a root does**, by op. w is a weight, x a contribution::
+**The payloads, and a root's operation**, by op. w is a weight, x a contribution::
 
     op      up a tree, float32 or int8      up, 16-bit           the root makes
     MEAN    sum of w x                      sum of w x / sum w   the sum divided by the weights' sum
@@ -22,9 +22,9 @@ arrive interleaved::
 
 So memory need not be cleared first, no child's data waits in memory, and each piece costs one pass.
 
-**Size-only exchanges** (``Wire.SIZES``). Which site waits for which, and what is sent in which
-order, does not depend on the numbers. A simulation that only measures time leaves them out:
-:class:`Sized` and :class:`SizedSum` stand for a buffer and a sum, and no element is ever computed.
+**Size-only exchanges** (``Wire.SIZES``). Neither the waits of sites nor the order of messages
+depends on the numbers. A simulation that only measures time leaves them out: :class:`Sized` and
+:class:`SizedSum` stand for a buffer and a sum, and no element is ever computed.
 
 **What must never happen.**
 

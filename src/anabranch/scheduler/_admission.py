@@ -117,9 +117,9 @@ class Admission:
                 raise OutOfPlaceMessage(f"a {type(message).__name__} from {self._run.name(site)}")
 
     def _failed(self, site: int, reason: str) -> None:
-        """Forget a newcomer that failed by an error of its own, and write the reason down.
+        """Forget a newcomer that failed by its own error, and log the reason.
 
-        Otherwise the log would say nothing of a site that fails at each restart.
+        Otherwise the log would not show a site that fails at each restart.
         """
         run = self._run
         if self._pace is None:

@@ -34,7 +34,7 @@ class Answers:
 
         Raises:
             UnauthorisedPeer: the asker does not know the run's token.
-            OutOfPlaceMessage: the site whose stacks are asked for is not connected.
+            OutOfPlaceMessage: the site that is to report its stacks is unknown or not connected.
         """
         run = self._run
         if not run.members.knows_token(request, connection.own_challenge):

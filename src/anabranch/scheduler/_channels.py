@@ -97,7 +97,7 @@ class Channels:
         self.results = 0
         self.result_bytes = 0
         self._rounds: Last | None = None
-        # By channel, the latest exchange that `Awaited` told members of: each is told of once.
+        # By channel, the latest exchange announced to members by `Awaited`, which is sent once.
         self._called_for: dict[int, int] = {}
         self._models: dict[int, Models] = {}  # by channel
 
@@ -374,8 +374,8 @@ class Channels:
         """Continue without lost sites or links: interrupt every exchange under way.
 
         Args:
-            sites: that are lost; empty if only links are.
-            plan: without what is lost; its version follows that of the plan in force.
+            sites: the lost sites; empty if only links are lost.
+            plan: a plan without lost sites and links; its version follows the one in force.
         """
         outcome = Outcome()
         self.following.sites.difference_update(sites)

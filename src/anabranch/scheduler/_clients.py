@@ -32,7 +32,8 @@ class Clients:
     ) -> int:
         """Draw a client for an update.
 
-        A client whose update waits for its step or for a verdict is drawn only if no other is free.
+        A client with an update that waits for its step or for a verdict is drawn only if no other
+        client is free.
 
         Args:
             update: the update.

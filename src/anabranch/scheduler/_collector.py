@@ -26,7 +26,7 @@ class _Reading:
 
     Args:
         at_s: the time of the last measurement.
-        rate_bps: the rate that they say, see ``_middle_bps``.
+        rate_bps: the rate that they show, see ``_middle_bps``.
         latest: the measurements, as (time, rate).
         shares_port: whether the rate may be only the link's share of a port.
     """

@@ -74,7 +74,7 @@ class CutLinks:
     # --- blame
 
     def accuse(self, site: int, cut: CutOff) -> None:
-        """Act on a lane's end: a neighbour whose connection to the scheduler broke too has died."""
+        """Act on a lane's end: the neighbour has died if its connection here broke, too."""
         run = self._run
         self._check(site, cut.neighbour)
         if {(site, cut.neighbour), (cut.neighbour, site)} <= run.losses.cut:
@@ -104,7 +104,7 @@ class CutLinks:
             run.accused.forgive(site, cut.neighbour)
             return
         pair = {(site, cut.neighbour), (cut.neighbour, site)}
-        is_known = pair <= run.losses.cut  # the other end has said so before
+        is_known = pair <= run.losses.cut  # the other end has reported it before
         if not is_known and not self._survivors.go_on_without(cut.reason, links=pair):
             if not self._survivors.release_last():
                 run.abort(cut.reason)
@@ -132,8 +132,8 @@ class CutLinks:
     def silent(self, site: int, message: Silent) -> None:
         """Cut links that alone are silent at both ends, if every member stays in reach.
 
-        Otherwise the links last as long as their connections. A site that hears nothing of several
-        neighbours may only be held up itself for a moment.
+        Otherwise the links stay until their connections end. A site that receives nothing from
+        several neighbours may only be held up itself for a moment.
         """
         run, neighbour, size = self._run, message.neighbour, self._run.overlay.size
         self._check(site, neighbour)

@@ -1,10 +1,10 @@
-"""Which tree carries the next chunk, decided during the round. Pure: time is an argument.
+"""Deals chunks to trees during the round. Pure: time is an argument.
 
-A plan's shares say how fast its trees are expected to be. If links turn out slower or faster, a
-deal by share makes the whole round wait for one tree. So only a *window* of chunks is dealt by
-share when the round begins. Each later chunk is dealt when another one has ended, to the tree that
-ended it. A tree that lags then gets fewer chunks, and the links that it leaves idle serve others.
-A chunk goes through three states::
+A plan's shares follow the expected rates of its trees. If links turn out slower or faster, a deal
+by share makes the whole round wait for one tree. So only a *window* of chunks is dealt by share
+when the round begins. Each later chunk is dealt when another one has ended, to the tree that ended
+it. A tree that lags then gets fewer chunks, and the links that it leaves idle serve others. A chunk
+goes through three states::
 
     left ──dealt to a tree──▶ under way ──every member holds its mean──▶ ended
                                  ▲                                          │
@@ -16,8 +16,8 @@ The dispatcher moves chunks to *under way*. Every member hears the trees of the 
 order, so all give the next chunk of the buffer to the same tree.
 
 Near the end, a tree that is slow to carry even one chunk would make the round wait. A tree gets one
-of the last chunks only if other trees would not end them all sooner. The estimate lets each tree
-take as long for a chunk as it last did, and begin one whenever one of its own ends.
+of the last chunks only if other trees would not end them all sooner. The estimate assumes that each
+tree takes as long for a chunk as it last did, and begins one whenever one of its chunks ends.
 
 An interrupted exchange gets no further chunk here: its repairs are dealt by share.
 
@@ -127,7 +127,7 @@ class Dispatcher:
         self._free = [0] * len(shares)  # by tree, its places in the window that no chunk takes
 
     def progress(self, site: int, finished: Sequence[int], now_s: float) -> tuple[int, ...]:
-        """Note what a site holds; return the trees of the chunks dealt now, in order.
+        """Note the chunks that a site holds; return the trees of the chunks dealt now, in order.
 
         Args:
             site: the reporter.

@@ -11,9 +11,9 @@ A member may ask for its next exchange before it calls. Such a request ahead wai
 like any other, but it is no call. It has no place in the order of calls, it fails no exchange, and
 any other call of that member withdraws it.
 
-The other ideas have files of their own in `calls/`: the places of calls (`_order`), the last
-exchange (`_end`), gatherings (`_gatherings`), requests that wait (`_requests`), exchanges that have
-begun (`_held`), and what each member has been told (`_knowledge`).
+The book's parts are in `calls/`: the places of calls (`_order`), the last exchange (`_end`),
+gatherings (`_gatherings`), requests that wait (`_requests`), exchanges that have begun (`_held`),
+and the facts that each member was told (`_knowledge`).
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class ExchangeBook:
         self.asked = dict.fromkeys(self.members, 0)
         self.requests = Requests()
         self.end = End()
-        # The exchanges settled before this book was restored: members may still say that they hold
-        # the results, and the book knows nothing of these exchanges.
+        # The exchanges settled before this book was restored: members may still report that they
+        # hold the results, and the book does not know these exchanges.
         self._settled: frozenset[int] = frozenset()
         self.has_followers = False
 
@@ -259,7 +259,7 @@ class ExchangeBook:
 
         Raises:
             OutOfPlaceMessage: the site was not granted that exchange, ran it under another plan
-                version, or has said so before.
+                version, or has reported its end before.
         """
         if self.knowledge.failure(number) is not None or number in self._settled:
             return None  # sent before the site heard of the failure, or of the restart
@@ -268,7 +268,7 @@ class ExchangeBook:
     # --- requests that wait
 
     def grant(self) -> tuple[Answer, ...]:
-        """Grant, or fail, the waiting requests whose time has come."""
+        """Grant or fail the waiting requests that need not wait any longer."""
         answers: list[Answer] = []
         before = -1
         while len(answers) > before:  # a request that began may let an earlier one join it

@@ -1,4 +1,4 @@
-"""Writes a run's journal, before any site hears of what the journal says.
+"""Writes a run's journal, before any site hears of a change.
 
 The order matters. A site that has heard of a loss, a plan or an interruption acts on it. If the
 scheduler ended before it wrote that down, its successor would contradict the site.
@@ -23,7 +23,7 @@ class JournalKeeper:
 
     Args:
         run: the run.
-        work: the settings that sites are told on joining.
+        work: the settings that sites get on joining.
         journal: keeps the record; None for a run that ends with its scheduler.
         secret: of the run.
         written: the record in the journal, encoded.
@@ -65,7 +65,7 @@ class JournalKeeper:
         return max(0.0, self._journal.now_s() - self._began_at_s)
 
     def remember_calls(self, is_needed: bool) -> None:
-        """Write the journal if calls changed what a restart needs, or used up its numbers.
+        """Write the journal if calls changed its record, or used up its exchange numbers.
 
         Args:
             is_needed: see :attr:`anabranch.scheduler.calls._outcome.Outcome.is_to_remember`.

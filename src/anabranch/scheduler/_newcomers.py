@@ -1,4 +1,4 @@
-"""Which acknowledgements newcomers still await from their neighbours. Pure.
+"""Tracks the acknowledgements that newcomers still await from their neighbours. Pure.
 
 The conversation is in :mod:`anabranch.scheduler._admission`.
 """
@@ -37,7 +37,7 @@ class Introductions:
         return [site for site in self._awaits if self.acknowledged(site, neighbour)]
 
     def lane_ended(self, site: int, neighbour: int) -> None:
-        """Note that the lanes between two sites ended, one of which is a newcomer."""
+        """Note that the lanes between a newcomer and another site ended."""
         self._apart.add(frozenset((site, neighbour)))
 
     @property
@@ -49,8 +49,8 @@ class Introductions:
         """Forget a site that is a member now, or gone.
 
         Args:
-            site: the newcomer.
-            newcomers: the ones that are left.
+            site: the site.
+            newcomers: the remaining newcomers.
         """
         self._awaits.pop(site, None)
         self._apart = {ends for ends in self._apart if not ends.isdisjoint(newcomers)}

@@ -21,7 +21,7 @@ class Outcomes:
 
     Args:
         run: the run.
-        planning: is told of exchanges that begin, and finds plans for further sizes.
+        planning: hears of exchanges that begin, and finds plans for further sizes.
         keeper: writes the journal.
         times: takes the durations of rounds.
         admit: admits newcomers after the members' gathering; returns the outcome.

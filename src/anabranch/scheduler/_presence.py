@@ -13,7 +13,7 @@ What a broken connection means depends on the stage of its site (`membership/_li
 - before the start is chosen, the site is dropped and its place is free for another process;
 - a newcomer is forgotten at once: no call needs it;
 - a member is missing for at most ``Run.give_up_s``, which follows the duration of rounds;
-- a member that broke the protocol is lost at once, and so is one whose message failed here;
+- a member is lost at once if it broke the protocol, or if acting on its message failed here;
 - an excluded site keeps its session until it has heard all, then the session ends;
 - while a restarted scheduler waits for its sites, every site may come back (`_resumption`).
 
@@ -228,7 +228,7 @@ class Presence:
 
         Raises:
             UnauthorisedPeer: the caller is no site of the run, or no longer one.
-            OutOfPlaceMessage: it says that it heard more messages than were sent.
+            OutOfPlaceMessage: the site reports more received messages than were sent.
         """
         run, site = self._run, message.site
         if 0 <= site < run.overlay.size:
@@ -325,7 +325,7 @@ class Presence:
             self._broken(site, connection, error)
 
     def _broken(self, site: int, connection: Connection, error: Exception | None) -> None:
-        """Give a site up whose connection has broken, or wait for it."""
+        """Declare a site with a broken connection lost, or wait for it."""
         run, name, when = self._run, self._run.name(site), self._when(site)
         if isinstance(error, PeerError):
             self._survivors.lose(site, f"{name} broke the protocol {when}: {error}")

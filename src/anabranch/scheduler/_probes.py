@@ -6,7 +6,7 @@ _FIRST_S, _LONGEST_S = 0.5, 300.0  # pauses between probes
 _FRESH_S = 0.35  # how long a report of silence counts; sites repeat it after a third of that
 
 Ends = frozenset[int]
-"""Two neighbours, both of whose links were cut."""
+"""Two neighbours, with the links between them cut in both directions."""
 
 Process = tuple[int, int]
 """A site, and its incarnation."""
@@ -122,7 +122,7 @@ class Silences:
             self._silent_s.pop((site, neighbour), None)
 
     def are_mutual(self, one: Process, other: Process, now_s: float) -> bool:
-        """Return whether each reports that it hears nothing of the other.
+        """Return whether each reports that it receives nothing from the other.
 
         >>> silences = Silences()
         >>> silences.hear((0, 0), (1, 0), is_silent=True, now_s=0.0)

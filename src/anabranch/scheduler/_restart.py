@@ -28,7 +28,7 @@ class Returning:
         self._standings: dict[int, Standing] = {}
 
     def hear(self, site: int, message: AnyMessage) -> bool:
-        """Take a site's message; return whether all sites have now said how far they are."""
+        """Take a site's message; return whether all sites have now reported their calls."""
         if isinstance(message, Standing) and site not in self._standings:
             self._standings[site] = message
         else:
@@ -37,7 +37,7 @@ class Returning:
 
     @property
     def absent(self) -> frozenset[int]:
-        """The sites that have not said yet how far they are."""
+        """The sites that have not reported their calls yet."""
         return self.awaited - self._standings.keys()
 
     def forget(self, site: int) -> None:
@@ -45,7 +45,7 @@ class Returning:
         self.early = [each for each in self.early if each[0] != site]
 
     def awaits(self, site: int) -> bool:
-        """Return whether a site has to say yet how far it is."""
+        """Return whether a site has yet to report its calls."""
         return site in self.awaited and site not in self._standings
 
     @property

@@ -1,7 +1,7 @@
 """Lets a restarted scheduler find its sites again, and continue the run from their reports.
 
-A scheduler with a journal may end and be started again while its sites train on. The journal has
-what sites do not know (`memory`); the sites know how far their calls are::
+A scheduler with a journal may end and be started again while its sites continue to train. The
+journal has the facts that sites do not know (`memory`). The sites know the state of their calls::
 
     journal ───────▶ members, stages, losses, plan, subgroups: restored at once
                      returning ◀─ Resume ───── each site connects again
@@ -47,11 +47,11 @@ died with the scheduler. A live site that lost only that lane comes back in a fr
 
 
 class Resumption:
-    """Restores a run from its journal, and continues once sites have said how far their calls are.
+    """Restores a run from its journal, and continues it once sites have reported their calls.
 
     Args:
         run: the run, without any site yet.
-        memory: what the earlier scheduler wrote to the journal.
+        memory: the record that the earlier scheduler wrote to the journal.
         since_began_s: how long ago the run began.
         planning: plans for the sites that come back.
         survivors: continue without the sites that do not.
@@ -98,7 +98,7 @@ class Resumption:
         awaited = sorted(self._returning.awaited)
         run.note(events.SchedulerRestarted(at_s=run.since_start_s(), awaited=awaited))
         self._give_up_absent = after(run.give_up_s, self._go_on)
-        self._accused: set[int] = set()  # sites to which one that is back has lost its lane
+        self._accused: set[int] = set()  # sites to which a returned site has lost its lane
         self._is_hurried = False
 
     def hear(self, site: int, message: AnyMessage) -> None:
@@ -124,7 +124,7 @@ class Resumption:
             self._accused.add(cut.neighbour)
 
     def _go_on(self) -> None:
-        """Restore the calls as sites say they are, and declare the absent sites lost."""
+        """Restore the calls as sites report them, and declare the absent sites lost."""
         run = self._run
         if run.is_over:
             return

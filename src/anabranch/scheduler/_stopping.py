@@ -12,7 +12,7 @@ from anabranch.scheduler.stop_rules import Stops
 
 
 class StoppingLog:
-    """A log that stops its run when a rule says so; see :class:`anabranch.scheduler.run.Log`.
+    """A log that stops its run when a rule holds; see :class:`anabranch.scheduler.run.Log`.
 
     Args:
         log: takes the events.

@@ -1,13 +1,13 @@
-"""How a run continues without lost sites, departed sites and cut links.
+"""Continues a run without lost sites, departed sites and cut links.
 
-A loss goes through the parts in one order: what is lost is noted (`losses`) and the stages follow;
-a plan for the rest is found; the exchanges under way are interrupted; the journal is written; then
-members hear of all this. The journal comes first: a restarted scheduler must not count a site as a
-member after the others have heard of its loss.
+A loss takes these steps in order. The losses are recorded (`losses`), and the stages of sites
+change. A plan for the rest is found. The exchanges under way are interrupted. The journal is
+written. Then members hear of all this. The journal comes first: a restarted scheduler must not
+count a site as a member after the others have heard of its loss.
 
 A departed site stays a member while no other member makes a further call: its lanes may still carry
-the others' results. Then the others exclude it, and keep it as a relay only where they do not reach
-one another otherwise.
+the others' results. After that the others exclude it, and keep it as a relay only if they do not
+reach one another otherwise.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Survivors:
             run.abort(why)
 
     def _release_departed(self, site: int) -> None:
-        """Continue without a site that had made its last call and whose connection is gone."""
+        """Continue without a site that had made its last call, now that its connection is gone."""
         run, is_member = self._run, self._run.lives[site] == Stage.DEPARTED
         relays = site in run.losses.relays or run.channels.is_busy
         if not self.go_on_without(f"{run.name(site)} left", sites={site}):
@@ -136,12 +136,12 @@ class Survivors:
         links: Collection[tuple[int, int]] = (),
         departed: Collection[int] = (),
     ) -> bool:
-        """Plan without what is lost, and complete the exchanges under way among the rest.
+        """Plan without the losses, and complete the exchanges under way among the rest.
 
         Args:
-            why: the reason, for the log and for sites that the others do not reach any more.
-            sites: that are lost.
-            links: that are cut, as (source, target).
+            why: the reason, for the log and for sites that become unreachable.
+            sites: the lost sites.
+            links: the cut links, as (source, target).
             departed: sites to exclude, since others make further calls.
 
         Returns:
@@ -171,7 +171,7 @@ class Survivors:
         return True
 
     def _exclude_unreached(self, site: int, why: str) -> None:
-        """Tell a site that the others excluded it, since they do not reach it any more."""
+        """Tell a site that the others excluded it, since they no longer reach it."""
         run, now_s = self._run, self._run.since_start_s()
         run.forget_process(site)
         if site in run.lives.left:

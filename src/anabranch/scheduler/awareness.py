@@ -9,13 +9,13 @@ Measurements become plans in four steps. Each step keeps one state::
 - Sites report rates of the links that their chunks crossed (:meth:`Awareness.measured`).
 - The **belief** is of this moment. A measurement fades as it ages (`_collector`).
 - The **expectation** is the average of the next round. It moves each rate towards the typical one,
-  as far as past deviations did not last (`_rate_forecast`). A steady network is expected as it is.
+  further the less past deviations lasted (`_rate_forecast`). A steady network is expected as it is.
 - The **policy** makes a plan for the expectation, if a link has changed enough. The plan is taken
   if it makes a round shorter by enough (`_policy`), or in a forest, updates more frequent
   (`reforming`).
 
-`_replan_loop` says when this is done. After a loss, :meth:`Awareness.go_on` gives the policy the
-plan for the rest, and keeps what was measured.
+`_replan_loop` chooses the times of this. After a loss, :meth:`Awareness.go_on` gives the policy the
+plan for the rest, and keeps the measurements.
 
 `Passive` and `Oracle` are the parameters, as scenario files spell them. An oracle has no collector:
 it knows the overlay's rates and traces at every moment, but not what faults do to them.
@@ -94,7 +94,7 @@ class Awareness:
             plan: the plan in force from now on.
             planner: plans for the network without them.
         """
-        assert isinstance(self._policy, Policy)  # a Reforming is told of losses by the pace
+        assert isinstance(self._policy, Policy)  # the pace tells a Reforming of losses
         search = self._whole_search
         self._search = lambda overlay, plan: losses.search(overlay, plan, search)
         self._policy = self._policy.go_on(
@@ -146,7 +146,7 @@ class Awareness:
         believed = self._collector.belief(now_s)
         round_s = 8 * size_bytes / steady_rate_bps(self._policy.plan, believed)
 
-        # Two digits of the time ahead are enough, and let links of similar age share one result.
+        # Two digits of the time ahead are enough, so that links of similar age share one result.
         @cache
         def kept(ahead_s: float) -> float:
             return self._forecast.kept(ahead_s)

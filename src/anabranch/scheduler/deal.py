@@ -22,7 +22,7 @@ class Adaptive(Table, frozen=True, kw_only=True, tag_field="kind", tag="adaptive
     """Give the next chunk to the tree that ended one, during the round.
 
     Args:
-        window: the most chunks under way; None for what the plan needs.
+        window: the most chunks under way; None for the number that the plan needs.
     """
 
     window: Positive | None = None

@@ -49,7 +49,7 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A step of the model, or another event, and what follows from it.
+    """A step of the model, or another event, and its consequences.
 
     Args:
         applied: updates that become part of the model, in this order.

@@ -79,12 +79,12 @@ class Losses:
 
         Args:
             overlay: the whole network.
-            sites: that are lost.
-            links: that are cut.
+            sites: the lost sites.
+            links: the cut links.
             departed: sites that have left, and relay if members need them to.
 
         Returns:
-            Losses whose ``lost`` includes the sites that the largest part does not reach.
+            The losses; ``lost`` includes the sites that the largest part does not reach.
 
         >>> from anabranch.overlay import Link, Site
         >>> links = [Link(a, b, 1e6) for a, b in [(0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2)]]

@@ -1,8 +1,8 @@
-"""The contents of the journal: what a restarted scheduler cannot learn from its sites.
+"""The contents of the journal: the facts that a restarted scheduler cannot learn from its sites.
 
-Sites know how far each call is, and tell a restarted scheduler. They do not know the members, what
-is lost, or the plan for the rest. These change seldom, and the scheduler writes them down each
-time, before any site hears of the change.
+Sites know the state of each call, and report it to a restarted scheduler. They do not know the
+members, the losses, or the plan for the rest. These change seldom. The scheduler writes each change
+down before any site hears of it.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         overlay_toml: the sites and links.
-        work_digest: of the settings that sites were told on joining; see :func:`digest`.
+        work_digest: of the settings that sites got on joining; see :func:`digest`.
         secret: of the run; the sites' secrets are derived from it.
         addresses, incarnations: of every site, by index; no host if it has not joined.
         lost, cut, relays: see :class:`anabranch.scheduler.losses.Losses`.
-        left, departed: sites that make no further call, and those of them that are still members.
+        left, departed: the sites that make no further call, and the members among these.
         plan_json: the plan in force.
         subgroups: the channels from 1 on.
         interrupted: the interrupted exchanges.

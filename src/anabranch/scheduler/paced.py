@@ -23,10 +23,10 @@ class Serve(Table, frozen=True, kw_only=True):
         only: names of sites that compute nothing.
         ahead: whether a worker computes its next update while its last one and the model are on
             their way. The transfers then cost no time, but the model is one update older.
-        mixes: what a step does with workers' results. With ``updates`` it adds their changes to the
-            model. With ``models`` it moves the model towards theirs, so back towards an old one if
-            they began there (FL-R²SP's Algorithm 2, FedAsync). With ``cache`` the model is the mean
-            of the last models of all workers (SAFA).
+        mixes: how a step uses workers' results. With ``updates`` it adds their changes to the
+            model. With ``models`` it moves the model towards theirs. That is back towards an old
+            model if they began there (FL-R²SP's Algorithm 2, FedAsync). With ``cache`` the model is
+            the mean of the last models of all workers (SAFA).
     """
 
     only: tuple[str, ...] = ()
@@ -144,8 +144,8 @@ class Paced(msgspec.Struct, frozen=True, kw_only=True):
         pace, load, merge, clients: see :class:`anabranch.scheduler.pacing.PaceBook`.
         batch_size: of the slowest worker.
         workers: the sites that compute.
-        updates: the number of updates that each worker makes; None in logs of older releases, whose
-            rounds say it.
+        updates: the number of updates that each worker makes; None in logs of older releases, where
+            it is the number of rounds.
         ahead: whether a worker computes its next update while its last one is on its way.
         seed: of the registry of clients.
         look_every_s: see :class:`anabranch.scheduler.pacing.PaceBook`.

@@ -18,7 +18,7 @@ An update is *complete* once every server has its part and its worker has asked 
 pace's answer is written into the books and becomes a :class:`Decision`: orders to the servers and
 permissions to workers.
 
-The books have one idea a file, in `serving/`:
+Each part of the books has one file in `serving/`:
 
 - `_updates`: an update's life, until the pace is told of it;
 - `_workers` and `_groups`: a worker's life and a group's, one table each;
@@ -328,13 +328,13 @@ class PaceBook:
     # --- workers are lost, and come back
 
     def lost(self, site: int, now_s: float, broken: Iterable[int] = ()) -> tuple[Decision, ...]:
-        """Continue without a lost site; servers discard what they have of its updates under way.
+        """Continue without a lost site; servers discard their parts of its updates under way.
 
         Args:
             site: the site; it may compute nothing.
             now_s: the time.
-            broken: the leads of groups whose way to the server led through it. They are to be
-                formed anew.
+            broken: the leads of groups that reached the server through it, and are to be formed
+                anew.
         """
         given_up = [self._regrouping.give_up(lead, now_s) for lead in broken]
         return (*chain.from_iterable(given_up), *self._lost(site, now_s))
@@ -368,7 +368,7 @@ class PaceBook:
         return (Decision((), under_way, (), self._pace.version), *decisions)
 
     def joined(self, worker: int, now_s: float, is_cut_off: bool = False) -> tuple[Decision, ...]:
-        """Take a site back that was lost, if it computes and has updates to make.
+        """Take back a lost site, if it computes and has updates to make.
 
         Args:
             worker: the site.
@@ -413,7 +413,7 @@ class PaceBook:
         self._regrouping.want(groups, kept)
 
     def formed(self, now_s: float) -> tuple[Decision, ...]:
-        """Form the wanted groups, of which all sites know, and let them join the pace."""
+        """Form the wanted groups, now that all sites know them, and let them join the pace."""
         return (*self._regrouping.form(now_s), *self._tell(now_s))
 
     # --- the run ends

@@ -36,7 +36,7 @@ _SLACK_S = 1.0
 
 
 class Abandoned(Exception):
-    """A scheduler has stopped, and its sites wait for one that takes its place."""
+    """A scheduler has stopped, and its sites wait for its successor."""
 
 
 class Log(Protocol):
@@ -55,8 +55,8 @@ class Missing:
 
     Args:
         timer: declares the site lost, unless it connects again before.
-        unwatch: ends the watch on its process, whose end declares it lost at once.
-        why: the reason to report then.
+        unwatch: ends the watch on its process; the process's end declares the site lost at once.
+        why: the reason to report if it is lost.
     """
 
     timer: Deadline
@@ -87,7 +87,7 @@ class Run:
         missing: by site, the timers of sites whose connections have broken.
         accused: reports of neighbours whose lanes to a site ended.
         silent: sites that are silent on their connection for unusually long.
-        through: by site, the neighbour that carries its connection, as the site itself says.
+        through: by site, the neighbour that carries its connection, as the site itself reports.
         losses: the sites and links that the run continues without, where there are repairs.
         why_lost: by site, the reason of its last loss, in words.
         buffer_elements: of the first buffer; None before a site has told.
@@ -230,7 +230,7 @@ class Run:
             self.missing.pop(site).cancel()
 
     def forget_process(self, site: int) -> None:
-        """Forget what is known of a process that ended: its timer, reports, silence and carrier."""
+        """Forget a process that ended: its timer, reports, silence and carrier."""
         self.await_no_longer(site)
         self.accused.forget(site)
         self.silent.discard(site)

@@ -1,8 +1,8 @@
 """A served model's pace: the messages of workers and servers, and the messages to them.
 
-The decisions are those of :class:`anabranch.scheduler.pacing.PaceBook`. This module checks what
-sites say, asks the book, logs each decision, and sends what follows (``_act``): `Advance` to all
-servers, `Abandon` and `Proceed` to workers, `EpochChanged` to all sites.
+:class:`anabranch.scheduler.pacing.PaceBook` decides. This module checks sites' messages, asks the
+book, logs each decision, and sends the messages that follow (``_act``): `Advance` to all servers,
+`Abandon` and `Proceed` to workers, `EpochChanged` to all sites.
 
 New groups of a forest go through these states::
 
@@ -10,8 +10,8 @@ New groups of a forest go through these states::
       ▲                                                                              │
       └────────────────────── every site knows the new groups ───────────────────────┘
 
-A loss or a return meanwhile makes another forest the wanted one. ``_wanted`` is the plan to come,
-``plan`` the one that sites know, and ``_in_force`` the one whose groups compute.
+A loss or a return meanwhile makes another forest the wanted one. ``_wanted`` is the next plan,
+``plan`` the one that sites know, and ``_in_force`` the plan of the groups that compute.
 
 The end: once no worker is in, all sites hear `PaceOver`, with the workers that get the final model.
 If the run sends it, servers get one more `Advance` with these pulls.
@@ -72,8 +72,8 @@ class ServedPace:
         least_sites: the run ends with fewer sites left.
         begin_with: the number of sites to begin with, the indispensable ones among them; None for
             all.
-        last_to: the workers that get the model once no step follows: all, none, or one that
-            evaluates it (with the rest of its group, if the group's updates are added up).
+        last_to: the workers that get the final model: all, none, or one that evaluates it (with
+            the rest of its group, if the group's updates are added up).
 
     Attributes:
         book: see above.
@@ -100,7 +100,7 @@ class ServedPace:
         self.plan = self._in_force = plan
         self._wanted: Plan | None = None  # while groups come to rest for it
         self._wanted_since_s = 0.0
-        self._awaited: set[int] = set()  # sites that have yet to say that they know the new groups
+        self._awaited: set[int] = set()  # sites that have yet to confirm the new groups
         self._reforming = reforming
         self._servers: tuple[int, ...] = ()  # sites that hold the model
         self._dispensable = dispensable
@@ -132,7 +132,7 @@ class ServedPace:
         return versions | {group.workers[0]: group.plan.version for group in self._in_force.groups}
 
     def _tell_epochs(self) -> None:
-        """Tell all sites the members of each group whose sums have changed members."""
+        """Tell all sites the members of each group that began an epoch."""
         told = {version: changed.epoch for version, changed in self._told.items()}
         for changed in self.epochs_changed(told):
             self._run.broadcast(changed)
@@ -224,7 +224,7 @@ class ServedPace:
             self._act(self.book.judged(worker, update, cosine, now_s), now_s)
 
     def _ask(self, decide: Callable[[], tuple[Decision, ...]]) -> tuple[Decision, ...]:
-        """Return what the book decides; end the run if its merge rule cannot weigh an update."""
+        """Return the book's decisions; end the run if its merge rule cannot weigh an update."""
         try:
             return decide()
         except ValueError as error:
@@ -257,7 +257,7 @@ class ServedPace:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the scheduler lets no site join, as servers send the last model already."""
+        """Whether no site may join any more, since servers already send the final model."""
         return self.book.standing.is_over and self._last_to == "all"
 
     def can_begin_without(self, missing: Collection[int]) -> bool:
@@ -297,7 +297,7 @@ class ServedPace:
     # --- groups that are formed anew
 
     def found(self, replan: Replan) -> None:
-        """Form groups anew for what is measured, unless they are being formed already."""
+        """Form groups anew after measured changes, unless they are being formed already."""
         assert self._reforming is not None
         now_s, is_free = self._run.since_start_s(), self._wanted is None and not self._is_over_told
         if self._reforming.accept(replan, is_free, now_s):

@@ -108,11 +108,11 @@ class Scheduler:
         begin_with: for a served model: the number of sites to begin with; None for all.
         last_to: the workers that get the served model once no step follows.
         repairs: how all-reduces continue after a loss; None if a loss ends the run.
-        journal: keeps what a restart needs, where there are repairs. None for a run that ends with
+        journal: keeps the record for a restart, if there are repairs. None for a run that ends with
             its scheduler.
         reforming: finds other groups, where workers move in groups; None keeps the first groups.
-        errors_end: whether a site that fails by an error of its own ends the run. Otherwise it is
-            lost like a site that died.
+        errors_end: whether a site that fails by its own error ends the run. Otherwise it is lost
+            like a site that died.
         planners: return the planner for buffers of so many elements, if each order of size has a
             its own plan; None uses one plan for all.
         stops: applies the run's stop rules; None for none.
@@ -295,7 +295,7 @@ class Scheduler:
                 async with within(run.give_up_s):
                     await self.presence.all_gone.wait()
             except TimeoutError:
-                pass  # these sites are gone; one that is not will find no scheduler, and say so
+                pass  # these sites are gone; a live one will report that it finds no scheduler
         self._listener.close()
         for session in run.sessions.values():
             if session.connection is not None:
@@ -356,7 +356,7 @@ class Scheduler:
         run = self._run
         if run.stopped is None and not run.is_over:
             run.stopped = reason
-            if run.returning is None:  # after a restart, once sites have said what they called
+            if run.returning is None:  # else `_resumption` does it, once sites have reported calls
                 self.channels.close(reason)
             self._keeper.remember()
             if self._pace is not None:
@@ -504,7 +504,7 @@ class Scheduler:
             run.abort(why)
 
     def _failed(self, site: int, why: str) -> None:
-        """Continue without a site that failed by an error of its own, or end the run."""
+        """Continue without a site that failed by its own error, or end the run."""
         run = self._run
         if self._errors_end:
             run.abort(why)

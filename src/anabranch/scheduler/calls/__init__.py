@@ -27,9 +27,9 @@ An exchange goes through these states::
   channel fail, too, if members would wait for one another in them.
 - **Taken back.** A member asked ahead of a call and then made another call.
 
-An exchange has two numbers. ``number`` counts the calls of its channel and is what users see.
-``exchange`` counts over all channels, is used once, and is carried by the chunks: those of a failed
-attempt cannot be taken for those of the next.
+An exchange has two numbers. ``number`` counts the exchanges of its channel; users see it.
+``exchange`` counts over all channels, is used once, and is carried by the chunks. So the chunks of
+a failed attempt cannot be mistaken for those of the next.
 
 Beside the exchanges: small values (`_gatherings`), subgroups (`_subgroups`), members that follow
 without contributing (`_following`), the last call (`_end`), the cut into chunks (`_dealing`), and

@@ -92,7 +92,7 @@ class Answering:
         self._settling.forget_all_but(channel, self._books[channel].held)
 
     def use_room(self, outcome: Outcome) -> None:
-        """Grant the exchanges of any channel that waited for the room of one that ended."""
+        """Grant the exchanges of any channel that waited for room, after another has ended."""
         for channel, book in enumerate(self._books):
             self.answer(channel, book.grant(), outcome)
 

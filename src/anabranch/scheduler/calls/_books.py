@@ -123,11 +123,11 @@ class Books:
                 book.plans.replace(_part(plan, book.members), self.largest_elements)
 
     def lose(self, sites: Collection[int], plan: Plan) -> list[tuple[int, tuple[Answer, ...]]]:
-        """Remove lost sites, and use a plan without what is lost; return the answers by channel.
+        """Remove lost sites, and use a plan for the rest; return the answers by channel.
 
         Args:
-            sites: that are lost; empty if only links are.
-            plan: without what is lost; its version follows that of the plan in force.
+            sites: the lost sites; empty if only links are lost.
+            plan: a plan without lost sites and links; its version follows the one in force.
         """
         self.lost.update(sites)
         answers: list[tuple[int, tuple[Answer, ...]]] = []

@@ -124,10 +124,10 @@ class Held:
         held.granted.add(site)
 
     def may_still_agree(self, request: Request, is_ahead: bool, asked: Mapping[int, int]) -> bool:
-        """Return whether a request disagrees with a held exchange and one of them may be withdrawn.
+        """Return whether a request disagrees with a held exchange, but either may be withdrawn.
 
-        Either may have been made ahead of a call, and be taken back by another call. The request
-        then waits, since to fail both would be premature.
+        Either may have been made ahead of a call, and another call may take it back. The request
+        then waits, since it would be premature to fail both.
 
         Args:
             request, is_ahead: the request, and whether it is ahead of its call.
@@ -180,7 +180,7 @@ class Held:
 
         Raises:
             OutOfPlaceMessage: the site was not granted that exchange, ran it under another plan
-                version, or has said so before.
+                version, or has reported its end before.
         """
         held = self._held.get(number)
         if held is None or site not in held.granted or site in held.ended:

@@ -101,7 +101,7 @@ class Order:
         return MixedKinds(place, both, *before)
 
     def lower(self, limit: Limit, last: int) -> Limit:
-        """Lower the limit; return the one that holds now, the lower of this and the one before.
+        """Lower the limit; return the lower of the new limit and the one before.
 
         Args:
             limit: the last calls that can end.
@@ -122,7 +122,7 @@ class Order:
     # --- members are lost and admitted
 
     def lose(self, sites: Collection[int]) -> None:
-        """Remove lost members; errors about kinds then name one that is left."""
+        """Remove lost members; errors about kinds then name a remaining member."""
         for site in sites:
             del self._made[site]
         for call, made in list(self._firsts.items()):

@@ -83,7 +83,7 @@ class Requests:
         self._keep(each for each in self.waiting if each.number != number)
 
     def drop_after(self, number: int) -> list[Request]:
-        """Drop the requests for later exchanges; return the calls, whose sites must be told."""
+        """Drop the requests for later exchanges; return the calls among them, to be answered."""
         later = [each for each in self.waiting if each.number > number]
         self._keep(each for each in self.waiting if each.number <= number)
         return [each for each in later if not self.is_ahead(each)]

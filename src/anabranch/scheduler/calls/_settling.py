@@ -121,10 +121,10 @@ class Settling:
             outcome.say += [(member, Withdrawn(channel, number)) for member in members]
 
     def forget_all_but(self, channel: int, held: Container[int]) -> None:
-        """Forget the exchanges of a channel that its book does not hold any more.
+        """Forget the exchanges of a channel that its book holds no longer.
 
-        No message tells of these: a book may fail one after every member that knew the channel
-        was lost.
+        No message announces these failures: a book may fail an exchange after all members that knew
+        the channel were lost.
         """
         for key in [each for each in self._unsettled if each[0] == channel]:
             if key[1] not in held:

@@ -14,8 +14,8 @@ lacks at a stage is a bug of the scheduler, and raises an error::
 - **The start.** Sites join until there are enough. The scheduler welcomes these, they prepare
   their part, and the run begins once all of them are ready. Every other site counts as lost from
   then on, so that each later join takes the same way.
-- **A member** makes calls. After its last one it has *departed*: still a member, whose lanes the
-  others may need. It is *excluded* once another member makes a call that it has not made.
+- **A member** makes calls. After its last one it has *departed*: it is still a member, since the
+  others may need its lanes. It is *excluded* once another member makes a call that it has not made.
 - **A lost site** may join again, as another process. It is a *newcomer* until the members admit
   it: its neighbours hear of it, it starts, and it asks for admission. A worker of a served model is
   admitted as it starts. A newcomer counts as lost, so its end interrupts no call.

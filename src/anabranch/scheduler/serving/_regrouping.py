@@ -6,7 +6,7 @@
 3. **All sites know them.** The new groups join the pace. Each continues with the update after the
    latest that one of its workers has made. From then on a returning worker is *in* (`_workers`).
 
-A group whose way to the servers led through a lost site cannot end its iteration. It gives up its
+A group that reached the servers through a lost site cannot end its iteration. It gives up its
 updates under way: the servers discard them, and the group rests once its workers have asked to
 proceed. Updates that were complete before count.
 
@@ -73,7 +73,7 @@ class Regrouping:
         return 1 + max((self._updates.made[worker] for worker in with_more), default=0)
 
     def form(self, now_s: float) -> list[Decision]:
-        """Form the wanted groups, of which all sites know, and let them join the pace."""
+        """Form the wanted groups, now that all sites know them, and let them join the pace."""
         assert self._wanted is not None
         assert self.is_at_rest
         stays = [lead for lead in self._groups.resting if not self._groups.is_to_change(lead)]
@@ -114,7 +114,7 @@ class Regrouping:
     # --- a broken way
 
     def give_up(self, lead: int, now_s: float) -> list[Decision]:
-        """Take a group whose way to the servers is broken out of the pace; it is to change."""
+        """Remove a group with a broken way to the servers from the pace; it is to change."""
         self._groups.mark(lead)
         if self._groups.stages[lead] is not GroupStage.COMPUTING:
             return []  # its updates are complete

@@ -170,7 +170,7 @@ class Stepping:
         return self._updates.are_left_after(made) and not self._permits.has_client
 
     def _let_go_on(self, lead: int, finished: list[int], now_s: float) -> list[Permission]:
-        """Let a group compute; note the workers that have nothing to compute any more."""
+        """Let a group compute; note the workers that have made all their updates."""
         self._groups.stages.happens(ToGroup.PROCEEDS, lead)
         self._take_back(lead)
         permissions = list[Permission]()
@@ -188,7 +188,7 @@ class Stepping:
     # --- workers come back
 
     def _take_back(self, lead: int) -> None:
-        """Take in the returning workers of a group, whose next update begins now."""
+        """Take in the returning workers of a group as its next update begins."""
         returning = self._workers.at(Stage.RETURNING)
         back = [each for each in returning if self._groups.lead_of.get(each) == lead]
         if not back:

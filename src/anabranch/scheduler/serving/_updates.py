@@ -19,7 +19,7 @@ update may wait for another worker's.
 
 An update is *given up* if its worker is lost or barred, if it was computed on a model that is too
 old, or if the way to the servers is broken. Servers discard it by name, so no part of it is awaited
-any more. A server may still say that its part has come; that changes nothing.
+any more. A server may still report that its part has come; the report has no effect.
 
 What must never happen: a server's part counts twice, a worker asks twice after one update, or the
 pace is told of an update that a loss may yet void.
@@ -211,7 +211,8 @@ class Updates:
         """Note that a server has its part of an update.
 
         Raises:
-            OutOfPlaceMessage: it has said so before, or the worker has no permission for it.
+            OutOfPlaceMessage: it has reported its part before, or the worker has no permission for
+                the update.
         """
         parts = self._awaited(update).parts
         if server in parts:

@@ -9,8 +9,9 @@ table lacks at a stage is a bug of the scheduler, and raises an error::
 
 - **In**: the worker computes, or may get a permission. It is out once it has made all its updates
   or is lost. A lost worker with updates left may come back, as another process.
-- **Returning**: the worker is back in a group that adds up, whose workers make the same update at a
-  time. It is in from the group's next update on. A worker that moves alone is in at once.
+- **Returning**: the worker is back in a group that adds up. The workers of such a group make the
+  same update at a time, so it is in from the group's next update on. A worker that moves alone is
+  in at once.
 - **Homeless**: the worker is back and its group does not exist any more. It waits for new groups.
 - **Barred**: an outlier, where workers stand for themselves. It leaves the pace. If it is lost, it
   comes back barred.
@@ -20,8 +21,8 @@ table lacks at a stage is a bug of the scheduler, and raises an error::
   until a client is free.
 - **Late**: the worker was back as the run stopped. It gets the final model with its group.
 
-Whether the pace lets a worker compute at the moment is its group's stage (`_groups`). Its updates
-under way are known to `_updates`.
+The stage of its group (`_groups`) tells whether a worker may compute now. `_updates` has its
+updates under way.
 """
 
 from __future__ import annotations
