@@ -4,9 +4,9 @@ A letter is the sender's model, in chunks. A site uses chunks between two of its
 arrives; it does not wait for a whole letter. The *rule* says how a chunk is mixed in.
 
 **Pairs.** A site with chunk y receives chunk x of a letter. It moves by ``a (x - y)``, and answers
-with that difference. The sender subtracts the answer from its model as it is by then. So the sum of
-both models is unchanged, and steps made meanwhile are kept: the mean over all sites is invariant,
-if differences in flight are counted.
+with that difference. The sender subtracts the answer from its present model. So the sum of both
+models is unchanged, and steps made meanwhile are kept: the mean over all sites is invariant, if
+differences in flight are counted.
 
 Late differences can make models overshoot, the more of them are in flight. So a site's letters in
 flight propose at most half a model together, and its answers in flight move at most half of one.

@@ -38,7 +38,7 @@ class Mixing:
     An update is the move of a worker, away from the model that it had pulled.
 
     Args:
-        of: what a step mixes. ``updates``: the model makes the workers' moves, from where it is.
+        of: what a step mixes. ``updates``: the workers' moves are added to the present model.
             ``models``: it moves towards the workers' models (FL-R²SP's Algorithm 2, FedAsync).
             ``cache``: it becomes the weighted mean of the last models of all workers (SAFA, eq. 6
             to 8); the first model stands for workers that have sent none yet.

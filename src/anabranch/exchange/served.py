@@ -24,7 +24,7 @@ it has the model that the last sums made. ``_sums`` is replaced in three cases: 
 later update; a sum of the next update, or of a later epoch, arrives; or the epoch changes.
 
 **Epochs**, where updates are added up. A lost worker's part cannot be subtracted from a sum. The
-scheduler tells each loss as a new epoch: all sums under way are void, and the workers that are left
+scheduler announces each loss as a new epoch: all sums under way are void, and the remaining workers
 push again. Neighbours may hear of an epoch earlier or later than this site::
 
     message's epoch   a sum                                a chunk of a model

@@ -4,9 +4,10 @@ Over a machine's loopback, a connection is a Unix-domain socket and shared memor
 (:mod:`anabranch.net._shared_memory`).
 
 Bulk data bypasses the transport, through a duplicate of its socket. A payload goes to the kernel
-without a copy, and arrived data is read in a few large reads per turn of the loop. The transport
-notices data and the end of the stream, sends small messages, and closes in order. TLS
-(:class:`anabranch.net.tls.Session`) is applied here, above the transport.
+directly from the caller's memory, and arrived data is read in a few large reads per turn of the
+loop. The transport notices data and the end of the stream, sends small messages, and closes in
+order. With TLS, this module encrypts and decrypts (:class:`anabranch.net.tls.Session`), and the
+transport moves ciphertext.
 """
 
 from __future__ import annotations
@@ -585,7 +586,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
     # --- the protocol's side
 
     async def greeted(self) -> None:
-        """Wait for the callee's greeting; close the connection if the wait is cancelled.
+        """Wait for the callee's greeting; close if none comes in time, or the wait is cancelled.
 
         Raises:
             NetError: the callee is gone, sent no greeting in time, or speaks another protocol.

@@ -28,7 +28,7 @@ class RoundTimes:
         self._longest_s: dict[Hashable, float] = {}
 
     def add(self, which: Hashable, seconds: float) -> None:
-        """Note the duration of a round at a site; the rounds told of first are dropped."""
+        """Note the duration of a round at a site; the rounds reported first are dropped."""
         self._longest_s[which] = max(self._longest_s.get(which, 0.0), seconds)
         if len(self._longest_s) > _REMEMBERED:
             del self._longest_s[next(iter(self._longest_s))]

@@ -234,7 +234,7 @@ class Presence:
         if 0 <= site < run.overlay.size:
             expected = identity_of(run.overlay.sites[site].name)
             check_identity(connection.peer, connection.identity, expected)
-        # The reasons below tell of the run, so each is for callers that proved to be of it.
+        # The reasons below reveal facts about the run, so only callers that belong to it get them.
         is_of_site = run.members.is_of_site(message, connection.own_challenge)
         is_here = run.members.is_here(message, connection.own_challenge)
         if is_here and run.returning is not None and run.returning.awaits(site):

@@ -43,9 +43,9 @@ class StoppingLog:
             left_s = max(0.0, self._stops.after_s - self._since_start_s())
             loop.call_later(left_s, self._stop, self._stops.timed_out())
         if self._why is not None:
-            # A group's log begins with its first exchange, and a site may tell of a target only
-            # once, before that. The stop comes in a later turn of the loop: the scheduler is in the
-            # middle of an outcome here.
+            # A group's log begins with its first exchange, and a site may report a target only
+            # once, before that. The stop comes in a later turn of the loop, because the scheduler
+            # acts on an outcome now.
             loop.call_soon(self._stop, self._why)
         self._log.began(buffer_elements, plan)
 

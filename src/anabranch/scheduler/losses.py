@@ -135,7 +135,7 @@ class Losses:
         return Losses(everyone - reached, cut, self.relays & reached).further(overlay)
 
     def members(self, size: int) -> frozenset[int]:
-        """Return the members, of an overlay with so many sites."""
+        """Return the members of an overlay with ``size`` sites."""
         return frozenset(range(size)) - self.lost - self.relays
 
     def plan(

@@ -113,8 +113,8 @@ class Scheduler:
         reforming: finds other groups, where workers move in groups; None keeps the first groups.
         errors_end: whether a site that fails by its own error ends the run. Otherwise it is lost
             like a site that died.
-        planners: return the planner for buffers of so many elements, if each order of size has a
-            its own plan; None uses one plan for all.
+        planners: return the planner for buffers of so many elements, if each order of size has its
+            own plan; None uses one plan for all.
         stops: applies the run's stop rules; None for none.
 
     Attributes:

@@ -26,7 +26,7 @@ class StopRules:
             of the state to newcomers do not count. None for no limit. A scenario's sites count
             their rounds themselves.
         accuracy: ends the run once evaluated models have it, in (0, 1]; None for no target.
-        loss: ends the run once sites tell of a loss of at most this; None for no target.
+        loss: ends the run once sites report a loss of at most this; None for no target.
         reached_by: the sites whose models must reach the target, if models differ; see
             :class:`anabranch.log.target.Target`.
         refuses: whether sites hear of the end by a refused round, in runs that a lost site ends.

@@ -1,6 +1,6 @@
 """Checks that members make the same calls in the same order; knows which can still end. Pure.
 
-A call has a *place* among all calls of its members, from 1, be it an exchange or a gathering.
+A call, either an exchange or a gathering, has a *place* among all calls of its members, from 1.
 Members may be any number of calls apart. For each place that some members have reached and others
 have not, the first call is kept, and each later one is compared with it::
 
@@ -25,7 +25,7 @@ from anabranch.scheduler.calls._answer import Call, Kind, MixedKinds
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The last exchange and the last gathering that can end, where not all can, and why."""
+    """The last exchange and the last gathering that can end, and why later ones cannot."""
 
     exchanges: int
     gatherings: int

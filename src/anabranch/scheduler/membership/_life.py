@@ -13,7 +13,7 @@ lacks at a stage is a bug of the scheduler, and raises an error::
 
 - **The start.** Sites join until there are enough. The scheduler welcomes these, they prepare
   their part, and the run begins once all of them are ready. Every other site counts as lost from
-  then on, so that each later join takes the same way.
+  then on, so that each later join takes the same steps.
 - **A member** makes calls. After its last one it has *departed*: it is still a member, since the
   others may need its lanes. It is *excluded* once another member makes a call that it has not made.
 - **A lost site** may join again, as another process. It is a *newcomer* until the members admit
