@@ -313,7 +313,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
     """One end of a connection; see :class:`anabranch.net.network.Connection`.
 
     It opens, reads and closes. An :class:`_Outflow` sends, and a :class:`Liveness` decides whether
-    the peer is lost. It is one class because asyncio and our own interface both call its methods.
+    the peer is lost. It is one class since asyncio and our own interface both call its methods.
     """
 
     def __init__(
