@@ -242,6 +242,7 @@ def test_chunks_of_one_size_that_come_alone_are_not_taken_amiss_when_the_rate_ch
     assert max(found) < 0.15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heads", [False, True], ids=["whole", "heads"])
 def test_of_many_links_hardly_one_estimate_is_off_by_more_than_15_percent(heads: bool) -> None:
     found: list[float] = []

@@ -207,6 +207,7 @@ def test_links_without_latency_are_links():
     assert least_latency_s(complete(4, 1e6)) == pytest.approx(0.0, abs=1e-300)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(overlays())
 def test_no_prediction_is_below_the_limit(overlay):

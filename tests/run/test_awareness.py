@@ -134,7 +134,8 @@ def errors(overlay: Overlay, measured: list[LinkMeasured]) -> list[float]:
 # --- a link slows down for good -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [pytest.param("fapt", marks=pytest.mark.slow), "packed"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["fapt", "packed"])
 def test_a_link_that_slows_down_is_measured_named_and_planned_around(
     kind: str, run: Simulate
 ) -> None:

@@ -18,6 +18,7 @@ from anabranch_lab.run.scenario import load
 from anabranch_lab.run.simulate import simulate
 from anabranch_lab.tasks.kinds import load_task
 from anabranch_lab.tasks.models import build_model
+from tests.seeds import slow_after
 
 SITES = random_complete(4, 0, low_bps=50e6, high_bps=100e6, latency_s=0.002)
 PACES = {
@@ -109,7 +110,7 @@ def test_the_final_model_is_evaluated_over_every_route(
     check(tmp_path, evaluated(tmp_path, pace, route, "rounds"))
 
 
-@pytest.mark.parametrize("route", ["packed", "star at the first worker"])
+@pytest.mark.parametrize("route", slow_after(1, ["packed", "star at the first worker"]))
 @pytest.mark.parametrize(("pace", "stop"), pairs(STOPS))
 def test_the_final_model_is_evaluated_however_a_run_stops(
     pace: str, stop: str, route: str, tmp_path: Path

@@ -17,6 +17,7 @@ from anabranch_lab.run.checkpoints import Course, check_course, weights_of
 from anabranch_lab.run.launch import run_locally
 from anabranch_lab.run.scenario import Scenario, ScenarioError, loads
 from anabranch_lab.run.simulate import simulate
+from tests.seeds import slow_after
 
 COMPLETE = random_complete(5, 0, low_bps=50e6, high_bps=100e6, latency_s=0.02)
 RING = Overlay(
@@ -162,7 +163,7 @@ GOSSIP = [
 ]
 
 
-@pytest.mark.parametrize("scheme", AVERAGES)
+@pytest.mark.parametrize("scheme", slow_after(2, AVERAGES))
 def test_averages_come_to_plain_sgds_solution_on_a_convex_task(scheme: str, ground: Ground) -> None:
     goal, _ = drawn(apart=0.0)
     rounds = 20 if "steps = 4" in scheme else 60
@@ -170,7 +171,7 @@ def test_averages_come_to_plain_sgds_solution_on_a_convex_task(scheme: str, grou
     assert found == pytest.approx(goal, abs=2e-3)
 
 
-@pytest.mark.parametrize("scheme", GOSSIP)
+@pytest.mark.parametrize("scheme", slow_after(1, GOSSIP))
 def test_gossip_comes_to_plain_sgds_solution_on_a_convex_task(scheme: str, ground: Ground) -> None:
     # Sites end at different times, and who steps last pulls the mean once more: by its rate.
     goal, _ = drawn(apart=0.0)
@@ -309,6 +310,7 @@ def test_a_site_lost_in_the_last_average_does_not_scale_the_model(ground: Ground
         assert found == pytest.approx(np.ones(100), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_letters_of_a_site_that_is_given_up_are_thrown_away(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from anabranch_lab.run.scenario import Scenario, ScenarioError, loads
 from anabranch_lab.run.simulate import _SimulatedWorld
 from anabranch_lab.sim.loop import VirtualLoop, run_virtually
 from anabranch_lab.sim.network import SimulatedNetwork
+from tests.seeds import slow_after
 
 from ..every import every
 
@@ -128,7 +129,7 @@ def longest_s(given: Scenario) -> float:
 
 
 @pytest.mark.parametrize("more", ["", AVERAGES], ids=["rounds", "averages"])
-@pytest.mark.parametrize("share", [0.1, 0.35, 0.7])
+@pytest.mark.parametrize("share", slow_after(1, [0.35, 0.1, 0.7]))
 def test_a_run_goes_on_to_its_last_round_and_all_sites_hold_one_model(
     share: float, more: str
 ) -> None:

@@ -26,6 +26,7 @@ from anabranch.site._connections import Connections
 from anabranch_lab.run.launch import run_locally
 from anabranch_lab.run.scenario import loads
 from anabranch_lab.run.simulate import simulate
+from tests.seeds import seeds, slow_after
 
 FIVE = random_complete(5, 0, low_bps=5e6, high_bps=10e6, latency_s=0.005)
 RING = Overlay(
@@ -124,17 +125,20 @@ def check_return(done: Run, rounds: int, sites: tuple[int, ...], healed_s: float
 
 @pytest.mark.parametrize(
     ("top", "task"),
-    [
-        ("", "momentum = 0.9"),
-        ("", 'optimiser = "adam"'),
-        (EVERY, "momentum = 0.9"),
-        (EVERY + "average = {outer = {}}", "momentum = 0.9"),
-        (EVERY + "average = {delay = 2}", 'optimiser = "adam"'),
-        (EVERY + "average = {fragments = 2}", "momentum = 0.9"),
-        (EVERY + "average = {outer = {}, delay = 4, fragments = 4}", "momentum = 0.9"),
-        ('period = {kind = "moved", by = 0.1, most_steps = 10}', "momentum = 0.9"),
-        ('period = {kind = "adaptive", first_steps = 3}', "momentum = 0.9"),
-    ],
+    slow_after(
+        3,
+        [
+            ("", "momentum = 0.9"),
+            ("", 'optimiser = "adam"'),
+            (EVERY, "momentum = 0.9"),
+            (EVERY + "average = {outer = {}}", "momentum = 0.9"),
+            (EVERY + "average = {delay = 2}", 'optimiser = "adam"'),
+            (EVERY + "average = {fragments = 2}", "momentum = 0.9"),
+            (EVERY + "average = {outer = {}, delay = 4, fragments = 4}", "momentum = 0.9"),
+            ('period = {kind = "moved", by = 0.1, most_steps = 10}', "momentum = 0.9"),
+            ('period = {kind = "adaptive", first_steps = 3}', "momentum = 0.9"),
+        ],
+    ),
 )
 def test_sites_that_a_partition_cut_off_are_back_once_it_heals(
     top: str, task: str, simulated: Simulate
@@ -237,7 +241,7 @@ def test_a_site_that_is_cut_off_again_and_again_is_back_each_time(simulated: Sim
     assert done.summary.checksums_agree
 
 
-@pytest.mark.parametrize("seed", range(8))
+@seeds(3, 8)
 def test_whatever_is_cut_and_when_all_sites_end_with_one_model(
     seed: int, simulated: Simulate
 ) -> None:
