@@ -155,9 +155,11 @@ def test_a_site_that_joins_later_calls_nothing_before_it_is_let_in() -> None:
         names = ["site0", "site1"]
         founders = pool.each(lambda name: anabranch.join(address, name, token=token), names)
         new = anabranch.join(address, "site2", token=token)
-        with pytest.raises(ValueError, match=r"joins a group that goes on; call group.admit"):
+        with pytest.raises(ValueError, match=r"joins a running group; call group.admit"):
             new.all_reduce(np.zeros(3, np.float32))
-        with pytest.raises(ValueError, match=r"its group.index is known before, its rank is not"):
+        with pytest.raises(
+            ValueError, match=r"group.index is known before that, group.rank is not"
+        ):
             new.rank  # noqa: B018
         assert [group.index for group in (*founders, new)] == [0, 1, 2]
         assert [group.sites for group in founders] == [("site0", "site1")] * 2

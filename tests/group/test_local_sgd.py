@@ -383,7 +383,7 @@ def swapped(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> torch.opt
         (unfrozen, "2.bias needs a gradient, and is no parameter that the model had"),
         (deeper, "3.weight needs a gradient"),
         (replaced, "0.weight needs a gradient"),
-        (swapped, "models have changed, each otherwise, and no site was told of a step"),
+        (swapped, "models have changed in different ways, and no site has counted a step"),
     ],
 )
 def test_a_change_that_would_leave_models_different_is_named_at_every_site(groups, change, said):

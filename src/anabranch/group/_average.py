@@ -1,9 +1,9 @@
-"""A model that is averaged with those of other sites, between local steps of a user's own loop.
+"""A model that sites average between the local steps of a user's loop.
 
-Each average is one exchange: the model or what it has changed by, the floating-point buffers, and
-after them what sites say of themselves (:mod:`anabranch.train.trailer`), so that sites which make
-unequal numbers of steps end together. Buffers that are copied travel beside it, by a broadcast at
-the same time.
+Each average is one exchange. It carries the model or its change, the floating-point buffers, and a
+trailer (:mod:`anabranch.train.trailer`). The trailer says whether the site still trains, so that
+sites with unequal numbers of steps end together. A broadcast at the same time copies the other
+buffers.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from anabranch.train.trailer import Agreement, read_trailer, write_trailer
 if TYPE_CHECKING:
     from anabranch.group.blocking_group import Handle
 
-_EXACT, _ROUNDED = 1e-4, 0.04  # a mean of equal bits is off by at most, in float32 and in halves
+_EXACT, _ROUNDED = 1e-4, 0.04  # the largest error of a mean of equal bits: float32, halves
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The calls of a group by which models are averaged.
+    """The group calls that averages use.
 
     Args:
-        mean: begins a mean: given a part of the model, what goes beside it, this site's weight, and
-            whether members that are behind are called.
+        mean: begins a mean. Takes a part of the model, the arrays beside it, this site's weight,
+            and whether to call the members that are behind.
         copy: begins a broadcast of the first member's tensors.
         gather: returns every member's bytes, by name.
-        is_called: whether another member has begun the next mean, and called for it.
+        is_called: returns whether another member has begun the next mean, and called this one.
         is_rounded: whether means are rounded to halves on the way.
-        now_s: returns the time by which steps are measured, that of the group's loop.
-        is_over: whether the run is over, as the averages have told that were waited for.
-        ask_ahead: asks for the next mean, of so many elements, ahead of its call; None where no
-            site knows which step is the last before it.
+        now_s: returns the loop's time, which measures steps.
+        is_over: returns whether the run is over, as far as completed averages show.
+        ask_ahead: requests the plan of the next mean before that begins; takes its elements. None
+            where no site can tell which step is the last before that mean.
     """
 
     mean: Callable[[list[Any], list[Any], float, bool], Handle]
@@ -66,12 +66,12 @@ class _Flying:
     """An average that is on its way.
 
     Args:
-        said: what this site says; once the exchange has ended, the mean over the sites.
-        fragment: of the model, which it is of; the first one comes with the buffers.
-        base: the checksum of where the last average left this site.
-        handle: of its exchange; None where it came with a state.
-        copying: of the broadcast of buffers that are copied, if there are any.
-        is_late: whether it was begun although the run was known to be over.
+        said: this site's trailer; once the exchange has ended, the mean of all sites' trailers.
+        fragment: which fragment of the model it averages; that of fragment 0 has the buffers too.
+        base: the checksum of this site's model after the last average.
+        handle: the exchange; None where the average was loaded with a state.
+        copying: the broadcast of copied buffers; None where there are none.
+        is_late: whether it began when this site knew already that the run is over.
     """
 
     said: Floats
@@ -83,14 +83,14 @@ class _Flying:
 
 
 class ModelAverage:
-    """A model that is averaged with those of the other members; :meth:`Group.average` makes one.
+    """A model that all members average; :meth:`Group.average` makes one.
 
-    One thread calls it. Where sites or links are lost during an average, it is one over those that
-    ``latest.contributors`` names, and the same at all that are left.
+    One thread calls it. If sites or links are lost during an average, ``latest.contributors`` names
+    the sites that it covers. The remaining members get the same result.
 
     Attributes:
         weight: of this site's model in averages that begin from now on, > 0.
-        latest: the exchange of the latest average that was used; None before the first.
+        latest: the exchange of the latest average that the model has; None before the first.
     """
 
     def __init__(
@@ -125,9 +125,9 @@ class ModelAverage:
         self._local = LocalSteps(self._tensors.parts, period, average)
         self._flying: deque[_Flying] = deque()
         self._trains = True
-        self._finished = 0  # averages, one after the other, in which no site had steps to make
-        self._contributed_at = [0] * average.fragments  # steps made then, of each fragment
-        self._exchanged = [0] * average.fragments  # elements then, with what goes beside it
+        self._finished = 0  # successive averages in which no site had further steps to make
+        self._contributed_at = [0] * average.fragments  # steps at each fragment's last average
+        self._exchanged = [0] * average.fragments  # elements of that average, and beside it
         self._stepped_s = self._calls.now_s()
 
     @property
@@ -141,20 +141,20 @@ class ModelAverage:
         return self._local.begun
 
     def step(self) -> bool:
-        """Take note of a local step, and average if it is time; after each ``optimizer.step()``.
+        """Count a local step, and average if that is due; call it after each ``optimizer.step()``.
 
         Returns:
-            Whether an average came into the model.
+            Whether the model now has a new average.
 
         Raises:
-            ValueError: a parameter has other memory than before, and names it; or there are other
-                buffers than before. Or other members average otherwise, or with an outer optimiser
-                their models were not alike before, and names them; what the model holds is then
-                undefined.
+            ValueError: a parameter has other memory than before; names it. Or the model has other
+                buffers than before. Or other members average by other rules; or, with an outer
+                optimiser, members' models differed before, and it names the members. In these two
+                cases the model's values are then undefined.
             ExchangeError: members' models differ in size, or another member makes another call;
-                names two. Or a member's model has NaN or an infinity, and :attr:`Group.on_nan` is
-                ``"raise"``; names it. The model is as it was, without that average.
-            RunAborted: the group has ended; names who or what caused it.
+                names two members. Or a member's model has NaN or an infinity, and
+                :attr:`Group.on_nan` is ``"raise"``; names it. The model is as before that average.
+            RunAborted: the group has ended; names the site or the fault that ended it.
         """
         self._local.stepped(self._calls.now_s() - self._stepped_s)
         self._trains = True
@@ -165,9 +165,9 @@ class ModelAverage:
             if is_due and self._local.is_full:
                 is_used = self._take()
             if is_used and self._calls.is_over() and not was_over:
-                return True  # what was the last one is known by now, so that none follows
-            # Sites that are called are at different steps: all are to return with one average used
-            # before they begin another, since their programs may make other calls then.
+                return True  # that average was the last of the run
+            # Sites that call one another are at different steps. Each returns once it has used one
+            # average, before it begins another, since its program may make other calls then.
             if is_due and not (is_used and self._period.calls):
                 self._begin(self._period.calls)
                 is_used |= self._take_ripe()
@@ -177,24 +177,24 @@ class ModelAverage:
             self._stepped_s = self._calls.now_s()
 
     def finish(self) -> None:
-        """Average what is left until all members have finished; then all have the same model.
+        """Average until all members have finished; then all have the same model.
 
-        Every member calls it after its steps, of which they may have made unequal numbers: until
-        the last has finished, the others take part with the model as it is. It makes one average
-        of each fragment at least. One to which no site has brought further steps is no step of the
-        outer optimiser. Further steps may follow at all members. Where the run is over it makes
-        none, and leaves the model as the last averages made it.
+        Every member calls it after its steps. Members may have made unequal numbers of steps: until
+        the last member finishes, the others contribute their model unchanged. This makes at least
+        one average of each fragment. If no site has made steps since the last average, the outer
+        optimiser makes none either. All members may make further steps afterwards. If the run is
+        over, this makes no average, and leaves the model as the last averages made it.
 
         Raises:
-            ValueError: as for :meth:`step`; or, with an outer optimiser, sites' models have
-                changed, each otherwise, and no site was told of a step.
+            ValueError: as for :meth:`step`. Or, with an outer optimiser, sites' models have changed
+                in different ways, and no site has called :meth:`step`.
             ExchangeError, RunAborted: as for :meth:`step`.
         """
         while self._flying:
             self._take()
         self._trains, self._finished = False, 0
         while self._finished < self._average.fragments and not self._calls.is_over():
-            # Those that go on with steps are not called: they would average after each.
+            # Call no member that still makes steps: it would average after each of them.
             self._begin(calls=False)
             self._take()
         if self._calls.is_over():
@@ -205,7 +205,10 @@ class ModelAverage:
         self._stepped_s = self._calls.now_s()
 
     def _ask_ahead(self) -> None:
-        """Ask for the average that the next step begins: its answer is here when that is made."""
+        """Request the plan of the next average, if the next step begins it.
+
+        The answer comes while the program computes that step.
+        """
         if self._calls.ask_ahead is None or self._calls.is_over():
             return
         elements = self._exchanged[self._local.next_fragment]
@@ -223,7 +226,8 @@ class ModelAverage:
         fragment, steps = self._local.next_fragment, self._local.steps
         fresh = steps - self._contributed_at[fragment]
         has_buffers = fragment == 0
-        # Members may be at different averages of the other fragments, and so of the buffers then.
+        # Only with fragment 0: when another fragment begins, some members may not have taken the
+        # latest average of the buffers yet.
         base = self._local.base_checksum ^ (self._buffers.base_checksum() if has_buffers else 0)
         said = write_trailer(self._trains, fresh, self._how, base)
         beside = self._buffers.contribute() if has_buffers else []
@@ -252,7 +256,7 @@ class ModelAverage:
                 self._flying.popleft()
                 self._local.drop()
                 if isinstance(error, RunEnded) and not flying.is_late:
-                    return False  # it was begun before the last one could tell that it was
+                    return False  # it began before the last average told that the run is over
                 raise
         has_copied = self._has_copied(flying)
         self._flying.popleft()
@@ -265,24 +269,24 @@ class ModelAverage:
         if self._average.outer is not None and not heard.is_fresh:
             self._tensors.refresh()
             has_strayed = self._local.has_strayed
-            self._local.take_mean_alone()  # the momentum alone would move the model
+            self._local.take_mean_alone()  # a step of the outer optimiser would add its momentum
             self._tensors.finish()
             if has_strayed:
                 raise ValueError(
-                    "sites' models have changed, each otherwise, and no site was told of a step: "
-                    "call step() of the average after each; a DiLoCo block counts those of the "
-                    "optimizer that it was given"
+                    "sites' models have changed in different ways, and no site has counted a step: "
+                    "call step() of the average after each; a DiLoCo block counts the steps of "
+                    "the optimizer that it was given"
                 )
             return False
         if self._average.outer is not None or self._average.delay:
-            self._tensors.refresh()  # steps made meanwhile are kept
+            self._tensors.refresh()  # keeps the steps made meanwhile
         self._local.take(seconds)
         self._tensors.finish()
         self.latest = flying.handle
         return True
 
     def _has_copied(self, flying: _Flying) -> bool:
-        """Return whether buffers that are copied have come; not where the first member was lost."""
+        """Wait for the copied buffers; return False where the first member was lost."""
         try:
             if flying.copying is not None:
                 flying.copying.wait()
@@ -291,18 +295,19 @@ class ModelAverage:
         return True
 
     def _heard(self, flying: _Flying) -> Agreement:
-        """Return what all members said; they average alike, and the last average left them alike.
+        """Return what all members' trailers show, and check it.
 
         Raises:
-            ValueError: they do not, or it has not.
+            ValueError: members average by different rules, or their models differed after the last
+                average.
         """
         heard = read_trailer(flying.said, _ROUNDED if self._calls.is_rounded else _EXACT)
         if not heard.average_alike:
             self._local.drop()
             raise ValueError(
-                f"other members average otherwise than this one, {self._site}, with {self._period} "
-                f"and {self._average}, or have other buffers; give the same to group.average() at "
-                "every site"
+                f"other members average by other rules than this one, {self._site}, with "
+                f"{self._period} and {self._average}, or have other buffers; give the same to "
+                "group.average() at every site"
             )
         if not heard.are_alike:
             self._local.drop()
@@ -310,10 +315,10 @@ class ModelAverage:
         return heard
 
     def _account_of_bases(self, base: int) -> str:
-        """Return which sites' models were unlike; all members ask at the same place."""
+        """Return which sites' models differed; all members call this after the same average."""
         try:
             bases = self._calls.gather(base.to_bytes(8))
-        except ExchangeError:  # another average is on its way at some members
+        except ExchangeError:  # some members have begun another average instead
             odd = ["of some sites"]
         else:
             first = bases[next(iter(bases))]
@@ -325,12 +330,12 @@ class ModelAverage:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what goes on from here, beside the model; waits for what is on its way.
+        """Return the state of the averages, beside the model; waits for averages on their way.
 
-        It holds tensors, numbers and strings, for ``torch.save`` or :meth:`Group.admit`. Nothing is
-        copied: the next step changes it. Sites that come later get the same from all members where
-        all have just used the same average, so ``admit`` is best called where :meth:`step` has
-        returned ``True``.
+        It holds tensors, numbers and strings, for ``torch.save`` or :meth:`Group.admit`. They are
+        no copies: the next step changes them. Call ``admit`` after a :meth:`step` that returned
+        ``True``: then all members have just used the same average, and newcomers get the same state
+        from each.
 
         Raises:
             ExchangeError, RunAborted: as for :meth:`step`.
@@ -349,15 +354,15 @@ class ModelAverage:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state; after the model was loaded, and before the first step.
+        """Continue from a state; call it after loading the model, and before the first step.
 
-        A site's own state goes on where it was saved. With that of another site, as ``admit`` hands
-        it on, this one begins with what all members have: what others' steps have changed since the
-        last average is left out, as far as a copy of it is kept (not with a plain mean).
+        With its own state, a site continues where it saved that. With another site's state, as
+        ``admit`` hands it on, this site begins with the model after the last average. It undoes the
+        other site's later steps. A plain mean keeps no copy of that model, and undoes none.
 
         Raises:
-            ValueError: it is none, or of another model, or of other arguments; or steps or averages
-                have been made here.
+            ValueError: this is no such state, or it is of another model, or of other arguments. Or
+                this site has made steps or averages already.
         """
         keys = "site", "begun", "contributed_at", "said", "local", "buffers"
         missing = [key for key in keys if key not in state]
@@ -389,7 +394,7 @@ def trained_of(model: Any) -> list[Any]:
     """Return a model's parameters that need gradients.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no parameter does.
     """
     found = [each for each in model.parameters() if each.requires_grad]
     if not found:
@@ -398,10 +403,10 @@ def trained_of(model: Any) -> list[Any]:
 
 
 def period_of(every: Any) -> AnyPeriod:
-    """Return the period that a user means.
+    """Return the period of a user's ``every``.
 
     Raises:
-        ValueError: it is none by which models are averaged.
+        ValueError: ``every`` is no period of averages.
     """
     if isinstance(every, Integral) and not isinstance(every, bool) and int(every) >= 1:
         return Every(steps=int(every))
@@ -417,10 +422,10 @@ def period_of(every: Any) -> AnyPeriod:
 
 
 def average_of(outer: Any, delay: Any, fragments: Any) -> Average:
-    """Return how models are averaged.
+    """Return the rule of averages of a user's arguments.
 
     Raises:
-        ValueError: an argument that cannot be; names it.
+        ValueError: an argument is invalid; names it.
     """
     if outer is not None and not isinstance(outer, Outer):
         raise ValueError(
@@ -435,7 +440,7 @@ def average_of(outer: Any, delay: Any, fragments: Any) -> Average:
 
 
 def _with_tensors(state: Any) -> Any:
-    """Return a state with tensors for its arrays, of the same memory: ``torch.load`` has those."""
+    """Return a state with tensors for its arrays, of the same memory, for ``torch.load``."""
     import torch
 
     if isinstance(state, dict):

@@ -1,4 +1,4 @@
-"""A model that gossips: between the steps of a user's loop it mixes with those of neighbours.
+"""A model that gossips: between a user's steps, the site mixes neighbours' models into it.
 
 Theory of operation
 -------------------
@@ -7,24 +7,24 @@ The model exists twice: the user's parameters, and ``_model``, one flat array of
 
     the user's thread                          the loop's thread
     -----------------                          -----------------
-    optimizer.step()                           chunks of letters come into buffers of their own
+    optimizer.step()                           chunks of letters arrive in separate buffers
     step():  parameters -> _model
              run(_mix)             -------->   steps told to neighbours; letters mixed into _model;
                                                _model sent if due; wait by ``most_ahead``
              _model -> parameters  <--------
     finish(): the same, and then the weighted mean of all models by an exchange
 
-The states are *gossiping*, from the constructor on; *stopped*, once a step hears that a stop rule
-ends the run (``step`` returns False); and *finished*, once all models are their mean. Only then may
-the group make other calls. ``group/gossip.py`` has the order of one site's steps.
+The states are *gossiping*, from the constructor on; *stopped*, once a step learns that a stop rule
+ends the run (``step`` returns False); and *finished*, once each model is the mean of all. Only then
+may the group make other calls. ``group/gossip.py`` has the order of one site's steps.
 
 What must never happen:
 
 - *A letter and a user's step change the model at once.* The loop's thread mixes only while the
   user's thread waits in ``step`` or ``finish``; the user's step changes only the parameters.
-- *The mixed model is lost.* ``step`` writes it back even if it fails, so both copies agree.
+- *The mixed model is lost.* ``step`` writes it back even if the mixing fails, so both copies agree.
 - *NaN reaches a neighbour.* Each read checks the parameters, unless ``on_nan`` allows it.
-- *A letter comes to a site that has not begun.* The constructor ends with a gathering of all sites.
+- *A letter reaches a site before it begins.* The constructor ends with a gathering of all sites.
 - *Buffers are mixed.* A late letter could make a variance negative, so ``finish`` averages them.
 """
 
@@ -56,13 +56,13 @@ from anabranch.train.local_steps import LocalSteps
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The calls of a group by which a model gossips.
+    """The group calls that gossip uses.
 
     Args:
-        run: makes a call in the group's loop, to its end.
+        run: runs a call in the group's loop, and waits for its end.
         start: starts this site, which gossips as the argument says.
         exchange: exchanges a buffer, given its terms and weight; in the loop.
-        ended: records the last exchange that a call has waited for.
+        ended: records an exchange, once a call has waited for its end.
         refuses_nan: returns whether NaN and infinities in the model are an error.
     """
 
@@ -74,7 +74,7 @@ class Calls:
 
 
 class ModelGossip:
-    """A model that gossips with those of neighbours; :meth:`Group.gossip` makes one.
+    """A model that gossips with the models of neighbours; :meth:`Group.gossip` makes one.
 
     One thread calls it.
     """
@@ -100,8 +100,8 @@ class ModelGossip:
         beside = [each for each in given.parameters() if not each.requires_grad] if is_model else []
         if self._tensors.wire != Wire.FLOAT32:
             raise ValueError(
-                f"parameters are {self._tensors.wire.name.lower()}, and small steps would be lost "
-                "in what models are mixed to; keep them in float32, and give wire= for fewer bytes"
+                f"parameters are {self._tensors.wire.name.lower()}, and mixing would round small "
+                "steps away; keep them in float32, and give wire= for fewer bytes"
             )
         self._calls = calls
         self._site = site
@@ -126,7 +126,7 @@ class ModelGossip:
         self._read()
         run = GossipRun(site.agent, LocalSteps([self._model], period, Average()))
         run.begin()
-        await site.agent.gather(b"")  # no letter comes to a site that has not begun
+        await site.agent.gather(b"")  # so that no letter reaches a site before it begins
         return run
 
     @property
@@ -136,7 +136,7 @@ class ModelGossip:
 
     @property
     def sent(self) -> int:
-        """How many times sending the model was due."""
+        """How many times this site has sent its model."""
         return self._run.local.begun
 
     @property
@@ -146,29 +146,30 @@ class ModelGossip:
 
     @property
     def is_finished(self) -> bool:
-        """Whether :meth:`finish` has been called, and the group's other calls may be made."""
+        """Whether :meth:`finish` is done, so that the group's other calls may follow."""
         return self._run.is_finished
 
     def step(self) -> bool:
-        """Mix the model with letters that came, and send it if due; after ``optimizer.step()``.
+        """Mix letters into the model, and send it if that is due; call it after each step.
 
-        It waits while this site is as far ahead of another as ``most_ahead`` allows.
+        It comes after ``optimizer.step()``. It waits while this site is ahead of another by as many
+        steps as ``most_ahead`` allows.
 
         Returns:
-            Whether to make another step; False once the run is to end by a rule of the scheduler's.
+            Whether to make another step; False once a stop rule of the scheduler ends the run.
 
         Raises:
             ValueError: a parameter has other memory than before, or the model has NaN or an
-                infinity and :attr:`Group.on_nan` is ``"raise"``; names it. Or the gossip is
-                finished.
-            RunAborted: the group has ended; names who or what caused it.
+                infinity and :attr:`Group.on_nan` is ``"raise"``; names the parameter. Or the gossip
+                is finished.
+            RunAborted: the group has ended; names the site or the fault that ended it.
         """
         if self.is_finished:
             raise ValueError(
                 "this gossip is finished, and all models are alike: make no more steps"
             )
         self._read()
-        self._run.local.stepped(0.0)  # no period that gossip goes by asks how long a step took
+        self._run.local.stepped(0.0)  # no period of gossip uses the duration of a step
         try:
             goes_on: bool = self._calls.run(self._mix())
         finally:
@@ -181,16 +182,17 @@ class ModelGossip:
         return await self._run.may_step()
 
     def finish(self) -> None:
-        """Make all models one, their weighted mean, bit for bit; every member calls it at its end.
+        """Make each model the weighted mean of all, bit for bit; every member calls it at its end.
 
-        It waits for the others, whose letters come and are used meanwhile. Floating-point buffers
-        become their weighted mean, all others the first member's. From then on the group's other
-        calls may be made.
+        It waits for the other members, and uses their letters meanwhile. Floating-point buffers
+        become their weighted mean; all other buffers become the first member's. After that, the
+        group's other calls may follow.
 
         Raises:
             ValueError: as for :meth:`step`.
-            ExchangeError: another member has left, and the others may not go on without it.
-            RunAborted: the group has ended; names who or what caused it.
+            ExchangeError: another member has left, and the scheduler's settings do not permit the
+                others to continue without it.
+            RunAborted: the group has ended; names the site or the fault that ended it.
         """
         if self.is_finished:
             raise ValueError("this gossip is finished, and all models are alike: finish it once")
@@ -214,7 +216,7 @@ class ModelGossip:
             self._buffers.take()
         if self._buffers.has_copied:
             words = Tensors(self._buffers.words(), Op.COPY)
-            first = min(done.members, default=0)  # none are named where a loss ends the group
+            first = min(done.members, default=0)  # empty where a loss ends the group
             done = await exchange(words, Terms(Op.COPY, words.wire, words.elements, first), 1.0)
             self._buffers.take_words()
         return done
@@ -223,8 +225,8 @@ class ModelGossip:
         """Copy the parameters into the flat model.
 
         Raises:
-            ValueError: a parameter has other memory than before; or it has NaN or an infinity,
-                which others would get by letters, and by answers to theirs.
+            ValueError: a parameter has other memory than before. Or it has NaN or an infinity,
+                which letters, and answers to letters, would carry to other sites.
         """
         tensors = self._tensors
         tensors.refresh()
@@ -232,7 +234,7 @@ class ModelGossip:
         if found is not None:
             raise ValueError(
                 f"parameter {found[0]} has {found[1]} NaN or infinite elements, which the other "
-                "sites would get; set group.on_nan = 'allow' to gossip all the same"
+                "sites would get; set group.on_nan = 'allow' to gossip with them"
             )
         np.concatenate(tensors.parts, out=self._model)
 
@@ -242,15 +244,15 @@ class ModelGossip:
 
 
 def _period_of(every: Any) -> AnyPeriod:
-    """Return the period of a user's argument.
+    """Return the period of a user's ``every``.
 
     Raises:
-        ValueError: sites cannot gossip by it.
+        ValueError: this period is not for gossip.
     """
     period = period_of(every)
     if period.shares:
         raise ValueError(
-            f"every: {period} goes by what all sites have measured, and sites that gossip tell "
-            "neighbours alone; give a number of steps, or anabranch.Moved(by=0.05)"
+            f"every: {period} needs the measurements of all sites, and a site that gossips hears "
+            "only its neighbours; give a number of steps, or anabranch.Moved(by=0.05)"
         )
     return period

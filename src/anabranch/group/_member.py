@@ -1,4 +1,4 @@
-"""A process's part in a group: its event loop's thread, and the model that is served."""
+"""A process's membership in a group: the event loop's thread, and the served model."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ T = TypeVar("T")
 
 _log = logging.getLogger("anabranch")
 NOT_IN = (
-    "this site joins a group that goes on; call group.admit(...) first (its group.index is known "
-    "before, its rank is not)"
+    "this site joins a running group; call group.admit(...) first (group.index is known before "
+    "that, group.rank is not)"
 )
 
 
 async def now(call: Callable[[], Any]) -> Any:
-    """Call a function in the loop that this is run in."""
+    """Call a function in the loop that runs this coroutine."""
     return call()
 
 
 async def _ending(call: Awaitable[T]) -> T:
-    """Say to a program that no further exchange is held."""
+    """Await a call; raise ``RunEnded`` where the scheduler holds no further exchange."""
     try:
         return await call
     except RoundsOver as over:
@@ -58,41 +58,40 @@ async def _ending(call: Awaitable[T]) -> T:
 
 
 class Member:
-    """This process's part in a group, in an event loop of its own.
+    """This process's membership in a group; a thread runs its event loop.
 
     Args:
-        door: how it comes in.
-        credentials: for TLS; None for none.
+        door: how this site joins.
+        credentials: for TLS; None for plain TCP.
 
     Attributes:
-        site: its part, for what runs in the loop.
-        ended: fails by what ends the group before its time; is cancelled where this site leaves.
-        whole: tells of members that are lost while the others go on.
-        gossip: the model that gossips, in a group that does, once this site has begun.
-        over: the channels on which no further exchange is held, as calls have told that were waited
-            for.
+        site: the membership as coroutines see it, which run in the loop.
+        ended: fails with the error that ends the group early; is cancelled once this site leaves.
+        whole: fails its futures when a member is lost while the others continue.
+        gossip: the model that gossips. None before ``gossip``, and in other groups.
+        over: the channels that hold no further exchange, as far as completed waits show.
 
     Raises:
         LinkError, RunAborted: see :func:`anabranch.join`.
     """
 
     def __init__(self, door: Door, credentials: Credentials | None) -> None:
-        # Halves are converted by it, in the loop's thread, which must not stand still for seconds
-        # while it is imported there: other sites would give this one up.
+        # PyTorch converts halves in the loop's thread. An import there would stop the loop for
+        # seconds, and the other sites would give this one up.
         import torch  # noqa: F401
 
         self._networks = Networks(DATA_LIMITS, credentials)
         self.thread = LoopThread(f"anabranch {door.name}")
         self._closed = False
-        self._why = ""  # an error that ended this site's part
+        self._why = ""  # the error with which this site left
         self._process = os.getpid()
         self.whole = Whole()
-        self.over: set[int] = set()  # channels, by the calls that were waited for
-        self.steps_told = 0  # that the scheduler was told a loss of
+        self.over: set[int] = set()
+        self.steps_told = 0  # the last step with a reported loss
         self._served: ServedMemory | None = None
         self.gossip: ModelGossip | None = None
         self._under_way: set[Future[Any]] = set()  # calls
-        self._closing = threading.RLock()  # held where the loop's thread is not to end
+        self._closing = threading.RLock()  # while held, the loop's thread does not end
         self._leaving: Future[None] | None = None
         try:
             self.site = self.thread.run(self._join(door))
@@ -128,7 +127,7 @@ class Member:
         served: ServedModel | None = None,
         gossips: Gossips | None = None,
     ) -> None:
-        """Take part as a site that exchanges, serves a model, or gossips; in the loop."""
+        """Start this site, which exchanges, serves a model, or gossips; in the loop."""
         settings = self._settings
         lanes, strands = self._networks.lanes(
             site.overlay,
@@ -142,11 +141,11 @@ class Member:
         try:
             await site.start(transport, lanes, served, elements, gossips=gossips)
         except RoundsOver:
-            raise RunAborted("the group has ended, before it let this site in") from None
+            raise RunAborted("the group ended before it let this site in") from None
 
     @property
     def first_members(self) -> tuple[int, ...]:
-        """The group's members as this site joins; where a model is served, all sites."""
+        """The group's members when this site joins; where a model is served, all sites."""
         if self._settings.workers:
             return tuple(range(self.site.overlay.size))
         return tuple(sorted(self.site.first_plan.members))
@@ -174,11 +173,11 @@ class Member:
             raise RunAborted("this process was forked and has no part in the group; join() in it")
 
     def check_started(self) -> None:
-        """Check that this site takes part.
+        """Check that this site has started.
 
         Raises:
-            RunAborted: it does no more; says why.
-            ValueError: a call has to come first; names it.
+            RunAborted: this site has left; says why.
+            ValueError: another call has to come first; names it.
         """
         self.check_open()
         if not self.site.has_started:
@@ -186,42 +185,42 @@ class Member:
             raise ValueError(f"this group {does}; call {self._first_call} first")
 
     def begin(self, call: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a call in the loop; others are let in, and this site leaves, once it has ended."""
+        """Start a call in the loop; ``admit`` and ``close`` wait for its end."""
         future = self.thread.submit(_ending(call))
         self._under_way.add(future)
         future.add_done_callback(self._under_way.discard)
         return future
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """Make a call in the loop, to its end."""
+        """Run a call in the loop, and wait for its end."""
         return self.thread.run(_ending(call))
 
     def for_exchanges(self) -> AsyncGroup:
-        """Return this site's part in the group, if it may exchange.
+        """Return this site's membership, if it may exchange.
 
         Raises:
-            RunAborted, ValueError: it may not; says why.
+            RunAborted, ValueError: this site may not exchange; says why.
         """
         self.check_started()
         if self.site.agent.gossips:
             raise ValueError(
-                "this group gossips, and makes other calls once each member has called finish() of "
-                "what group.gossip() returned"
+                "this group gossips; other calls come after each member has called finish() of the "
+                "ModelGossip that group.gossip() returned"
             )
         if self.site.agent.is_new:
             raise ValueError(NOT_IN)
         if self.site.is_back:
             raise ValueError(
-                "this site is back, and takes part by pull() and push() alone; exchanges are for "
-                "those who have been there from the beginning"
+                "this site is back, and may call only pull() and push(); exchanges are for sites "
+                "that have been present since the group began"
             )
         return self.site
 
     def for_admission(self) -> AsyncGroup:
-        """Return this site's part in the group, once calls of this site have ended.
+        """Return this site's membership, once this site's calls have ended.
 
         Raises:
-            RunAborted, ValueError: no site can be let in; says why.
+            RunAborted, ValueError: the group can admit no site; says why.
         """
         self.check_open()
         if self._settings.gossip_json:
@@ -261,8 +260,8 @@ class Member:
         rule = Adam(learning_rate) if optimizer == "adam" else Sgd(learning_rate, momentum)
         if settings.mixes != "updates" and what_steps != ["sgd", 1.0, 0.0]:
             raise ValueError(
-                f"this group's servers mix {settings.mixes}: a worker pushes how far it went from "
-                "the model that it pulled, so give learning_rate=1.0, and no momentum"
+                f"this group's servers mix {settings.mixes}: a worker pushes its change of the "
+                "pulled model, so give learning_rate=1.0, and no momentum"
             )
         held = ServedMemory(parameters, buffers)
         averaged, largest = held.averaged_elements, held.largest_elements
@@ -280,16 +279,16 @@ class Member:
 
     @property
     def _first_call(self) -> str:
-        """The call that lets this site take part, where joining does not."""
+        """The call that starts this site in a group that serves or gossips."""
         if self._settings.gossip_json:
             return "group.gossip(model, every=...)"
         return "group.serve(parameters, ...)"
 
     def for_gossip(self) -> Settings:
-        """Return how this group gossips, if this site has not begun.
+        """Return the group's settings, if it gossips and this site has not started.
 
         Raises:
-            RunAborted, ValueError: it does not; says why.
+            RunAborted, ValueError: this site cannot start to gossip; says why.
         """
         self.check_open()
         if not self._settings.gossip_json:
@@ -357,9 +356,9 @@ class Member:
         return self._served
 
     def close(self, error: BaseException | None) -> None:
-        """Leave once this site's calls have ended; or at once, with an error that others are told.
+        """Leave once this site's calls have ended; with an error leave at once, and report it.
 
-        The error may come from another thread, while the first call waits.
+        While one thread waits here, another may call this with an error.
         """
         if os.getpid() != self._process:  # a fork has no loop's thread
             return
@@ -379,7 +378,7 @@ class Member:
             self.end()
 
     def begin_to_leave(self, error: BaseException | None) -> Future[None] | None:
-        """See :class:`anabranch.group._exit.Leaver`; once, whatever thread it is called from."""
+        """See :class:`anabranch.group._exit.Leaver`; any thread may call this, several times."""
         if os.getpid() != self._process:
             return None
         with self._closing:
@@ -411,8 +410,8 @@ class Member:
             await asyncio.gather(*under_way, return_exceptions=True)
             if await self.site.leave():
                 _log.warning(
-                    "%s: this site has left, and the others go on without it: its model is not the "
-                    "one that they train from here on",
+                    "%s: this site has left, and the others go on without it: from here on "
+                    "their model differs from this site's",
                     self.site.names[self.site.index],
                 )
         finally:
@@ -420,6 +419,6 @@ class Member:
 
 
 def _refused(sender: int | None, error: PeerError) -> None:
-    """Print why an unauthenticated peer was refused; what a member does wrong ends the group."""
+    """Print why an unauthenticated peer was refused; a member's fault ends the group instead."""
     if sender is None:
         say(f"anabranch: refused a connection: {error}", sys.stderr)

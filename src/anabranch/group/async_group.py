@@ -1,8 +1,7 @@
 """A site's membership in a group, for programs in an event loop: every site starts here.
 
 :class:`anabranch.Group` is the blocking interface over it, and runs it in a thread. A scenario's
-site is a program over it, in real or virtual time. This file knows no thread and no clock but the
-loop's.
+site is a program over it, in real or virtual time. This file uses only the loop's thread and clock.
 
 Theory of operation
 -------------------
@@ -22,15 +21,15 @@ Each call of the program moves the site one state on::
 - **Joined.** The site has a name, an index and a session with the scheduler. It has no lanes yet.
   The program makes its buffers and the network of its lanes here, since both follow from the
   settings in the Welcome.
-- **Started.** ``has_started`` is true, and calls may be made. A *newcomer* joined a group that was
-  running: ``agent.is_new`` stays true until the members admit it, and it exchanges nothing before.
-  A site that serves and *is back* gets the model from the servers.
-- **Closed.** The connections are gone. A program that wants the group again joins again.
+- **Started.** ``has_started`` is true, and calls may be made. A *newcomer* joined a running group:
+  ``agent.is_new`` stays true until the members admit it, and it exchanges nothing before. A site
+  that serves and *is back* gets the model from the servers.
+- **Closed.** The connections are gone. To return, a program joins again.
 
 What must never happen:
 
 - *A join that fails leaves a connection or a listener open.* ``join`` closes the agent on every
-  error, and tells the scheduler of each that is not a cancellation.
+  error, and reports each error but a cancellation to the scheduler.
 - *The loop stands still in a program's callback.* ``gives_up`` may look at files or processes, so
   it runs in another thread. A loop that waits for it would miss heartbeats, and be given up.
 - *The only copy of the state leaves.* A holder may still be sending the state to a newcomer when
@@ -120,13 +119,13 @@ def _ignore(*_: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """Events that a program is told of between its calls; each is called in the loop.
+    """Callbacks for events between a program's calls; each runs in the loop.
 
     Args:
         refused: a message from another site was refused: (site, or None if unknown, error).
         progressed: a message to another site was sent; None for no such calls.
         moved: a neighbour died and came back as another process: (site, its new address).
-        lost: a site was lost, and the others go on: (site, reason).
+        lost: a site was lost, and the others continue: (site, reason).
     """
 
     refused: Callable[[int | None, PeerError], None] = _ignore
@@ -151,7 +150,7 @@ async def join(ports: Ports, door: Door, callbacks: Callbacks | None = None) -> 
     Raises:
         LinkError: the scheduler cannot be reached.
         RunAborted: the scheduler refused this site; the run ended before it began; ``gives_up``
-            gave a reason; or the group's sites gossip, and have begun without this one.
+            returned a reason; or the group's sites gossip, and have begun without this one.
         PeerError: the process at that address is no scheduler, or one end does not trust the other.
         ValueError: other sites could not reach the address on which this site would listen.
     """
@@ -196,7 +195,8 @@ class AsyncGroup:
         agent: see above; programs also call it directly.
         welcome: see above.
         settings: how all sites send, measure, serve and gossip.
-        meter: measures the links to this site; None where none are measured, and before ``start``.
+        meter: measures the links to this site; None where no link is measured, and before
+            ``start``.
         index: this site's place in the overlay.
         overlay: the sites and the links between them.
         names: the sites' names, by index.
@@ -219,7 +219,8 @@ class AsyncGroup:
     def is_back(self) -> bool:
         """Whether an earlier process of this site served or trained the model.
 
-        A server that computes nothing has no updates to tell that by; it came late instead.
+        A server that computes nothing has no updates that would show this. For it, the agent knows
+        that it came late.
         """
         return not self.welcome.is_new and (bool(self.welcome.updates) or self.agent.came_late)
 
@@ -338,13 +339,13 @@ class AsyncGroup:
             return None
 
     async def has_last_model(self, model: Floats) -> bool:
-        """Return whether the final model is in this site's memory: it was sent, or served here."""
+        """Return whether this site's memory has the final model: received, or served here."""
         return self.index in self.agent.last_receivers or self.agent.serves_whole(model)
 
     # --- reports, and the end
 
     def report_loss(self, loss: float, step: int, samples: int) -> None:
-        """Tell the scheduler of a step's loss."""
+        """Report a step's loss to the scheduler."""
         told = events.StepDone(
             at_s=self._since_began_s(),
             site=self.index,
@@ -356,7 +357,7 @@ class AsyncGroup:
         self.agent.report((events.encode(told).encode(),))
 
     def report_accuracy(self, accuracy: float, step: int) -> None:
-        """Tell the scheduler how good this site's model is after a step."""
+        """Report the accuracy of this site's model after a step to the scheduler."""
         told = events.Evaluated(
             at_s=self._since_began_s(),
             site=self.index,
@@ -370,18 +371,18 @@ class AsyncGroup:
         return max(0.0, self._loop.time() - self.agent.began.result())
 
     async def has_handed_on(self) -> None:
-        """Wait until newcomers have the state that this site sends."""
+        """Wait until this site has sent the state to newcomers."""
         await asyncio.gather(*self._handing_on, return_exceptions=True)
 
     async def leave(self) -> bool:
         """Finish sends, tell the scheduler, and wait until every site has finished.
 
         Returns:
-            True if the others go on without this site; then it does not wait for their end.
+            True if the others continue without this site; then it does not wait for their end.
         """
         await self.has_handed_on()
         if self.agent.gossips:
-            await self.agent.gossiping.finish()  # no other waits for further steps of this one
+            await self.agent.gossiping.finish()  # so that no site waits for this one's next step
         return await self.agent.leave()
 
     async def fail(self, error: Exception) -> None:
@@ -401,7 +402,7 @@ async def _unless(gives_up: Callable[[], str | None] | None, doing: Coroutine[An
     """Return a coroutine's result, unless ``gives_up`` returns a reason first.
 
     Raises:
-        RunAborted: it did; has the reason.
+        RunAborted: ``gives_up`` returned a reason.
     """
     if gives_up is None:
         return await doing

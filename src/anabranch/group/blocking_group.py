@@ -14,7 +14,7 @@ Two threads of the process work for a group::
     Handle.wait(): result, `sites`  <-----  the future is done
 
 The loop's thread serves the other sites while the program computes. So a site that is slow to call
-still passes on what others send through it.
+still relays the others' chunks.
 
 A ``Group`` is one channel of a :class:`anabranch.group._member.Member`: the whole group is channel
 0, and each subgroup has another. A member has three states: *open*, *leaving* and *closed*.
@@ -22,8 +22,8 @@ A ``Group`` is one channel of a :class:`anabranch.group._member.Member`: the who
 - ``join`` makes it open. A group that exchanges starts at once. One that serves or gossips starts
   by its first ``serve`` or ``gossip``, which brings the model.
 - ``close`` makes it leaving: it waits for this site's calls, then for the other sites. With an
-  error it tells that to the scheduler instead, and waits for no site.
-- Once that is done it is closed, and the loop's thread ends. All later calls raise ``RunAborted``.
+  error it reports that to the scheduler instead, and waits for no site.
+- After that it is closed, and the loop's thread ends. All later calls raise ``RunAborted``.
 
 ``sites``, ``size`` and ``rank`` change only in the program's thread, when a call is waited for: a
 loss removes members, ``admit`` adds them. All members wait for the same calls in the same order, so
@@ -34,10 +34,10 @@ What must never happen:
 
 - *The program's thread writes tensors that an exchange reads.* They belong to the ``Handle`` until
   ``wait`` returns.
-- *A callback waits for the loop.* What is chained to ``ended``, to ``watch_whole`` or to a handle
-  runs in the loop's thread, and would wait for itself.
+- *A callback waits for the loop.* Callbacks of ``ended``, of ``watch_whole`` and of a handle run in
+  the loop's thread, which would wait for itself.
 - *A fork uses the group.* It has no loop's thread; each call checks the process id.
-- *The interpreter ends before the member has left.* :mod:`anabranch.group._exit` sees to that.
+- *The interpreter ends before the member has left.* :mod:`anabranch.group._exit` prevents that.
 - *Members average unlike models unnoticed.* The first mean warns if none of ``broadcast``,
   ``verify``, ``average`` and ``admit`` came before; ``_watch`` compares models now and then.
 """
@@ -111,21 +111,21 @@ _NOT_ALIKE = (
 )
 _MOST_DIGESTS = 1 << 19  # bytes, of tensors that are compared one by one where models differ
 _CHECKED = 1 << 18  # elements at a time, so that masks stay small
-_REMEMBERED = 64  # exchanges of which `stats` tells
+_REMEMBERED = 64  # exchanges in `stats`
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a site knows of its group's traffic.
+    """A site's measurements of its group's traffic.
 
     Attributes:
         sent_bytes: payload sent so far, by the name of the neighbour that it went to first.
         measured: the latest estimate of each link to this site, by the name of its source: rate in
             bit/s, and one-way latency in seconds, None where it is not known.
         rounds: the latest exchanges, the oldest first.
-        share_of_limit: the time that the physical limit of the overlay allows for the latest
-            exchange of all sites, over the time it took; None before the first, and where the rates
-            of the overlay are only assumed. It says nothing where they are not the links'.
+        share_of_limit: the least time that the overlay's rates permit for the latest exchange of
+            all sites, divided by the time that it took. None before the first, and where the
+            overlay's rates are only assumed. It means nothing if the overlay's rates are wrong.
         incomplete: how many results lack contributions of members, see ``Handle.contributors``.
     """
 
@@ -137,10 +137,10 @@ class Stats:
 
 
 class Handle:
-    """An exchange that was begun with ``async_op=True``.
+    """An exchange that began with ``async_op=True``.
 
-    The tensors are its until ``wait`` has returned. ``wait`` also writes the result into tensors
-    that are not contiguous or not in the CPU's memory.
+    Do not touch the tensors until ``wait`` has returned. ``wait`` also writes the result into
+    tensors that are not contiguous or not in the CPU's memory.
     """
 
     def __init__(
@@ -165,12 +165,12 @@ class Handle:
         """Return when the tensors hold the result.
 
         Args:
-            timeout_s: how long to wait at most; None for as long as it takes.
+            timeout_s: the longest wait; None waits until the end.
 
         Raises:
-            TimeoutError: it is not done by then; the exchange continues.
-            ExchangeError: the members disagree on what to exchange; the tensors are as they were.
-            RunAborted: the group has ended; names who or what caused it.
+            TimeoutError: the exchange is not done by then; it continues.
+            ExchangeError: the members disagree on what to exchange; the tensors are unchanged.
+            RunAborted: the group has ended; names the site or the fault that ended it.
         """
         try:
             done = self._future.result(timeout_s)
@@ -183,21 +183,21 @@ class Handle:
             self._tensors.finish()
 
     def on_done(self, call: Callable[[Handle], None]) -> None:
-        """Have this called once ``wait`` would return at once, or raise.
+        """Call a function once ``wait`` would return or raise at once.
 
         Args:
-            call: with this handle; in the group's thread, where it must not wait for anything else,
-                or at once in the caller's if that is already so.
+            call: takes this handle. It runs in the group's thread, where it must not wait. If the
+                exchange has ended already, it runs at once, in the caller's thread.
         """
         self._future.add_done_callback(lambda _: call(self))
 
     @property
     def contributors(self) -> tuple[tuple[int, int, tuple[str, ...]], ...] | None:
-        """Whose contributions the result has, where sites or links were lost meanwhile.
+        """The sites whose contributions the result has, if sites or links were lost meanwhile.
 
         Returns:
-            ``(start, stop, names)``, of the elements of all tensors one after the other: together
-            they cover them. None where all members' contributions are in all elements.
+            ``(start, stop, names)`` of consecutive ranges, which cover all tensors' elements, one
+            tensor after the other. None where all members contributed to all elements.
         """
         found = self.result.contributions
         if not found:
@@ -209,7 +209,7 @@ class Handle:
 
     @property
     def result(self) -> Round:
-        """What is known of the exchange: its number, plan version and duration; waits for it."""
+        """The exchange's number, plan version and duration, among others; waits for its end."""
         self.wait()
         return self._future.result()
 
@@ -217,27 +217,28 @@ class Handle:
 class Group:
     """Sites that exchange with one another; :func:`join` makes one.
 
-    It is one class since it is the whole of a group's interface: each method is a call of a
-    program's, and what it does is in the group's core or in a file of its own.
+    This one class is the whole interface of a group: a program calls its methods. The group's core
+    and other files implement them.
 
-    All members call the same exchanges in the same order; several may be under way at once. Calls
-    may come from any thread, one at a time. While a site computes, its part in the others'
-    exchanges goes on in a thread of its own.
+    All members make the same exchanges in the same order; several may be under way at once. Calls
+    may come from any thread, one at a time. While the program computes, another thread serves the
+    other sites' exchanges.
 
-    A site or a link that is lost does not end the group (unless its scheduler is told that it
-    should): calls under way are completed among those that still reach one another, and ``sites``,
-    ``size`` and ``rank`` are of those from then on. Whose contributions a result has,
-    ``Handle.contributors`` says.
+    The loss of a site or a link does not end the group, unless the scheduler's ``--on-loss`` is
+    ``abort``. The sites that still reach one another complete the calls under way. From then on
+    ``sites``, ``size`` and ``rank`` count these sites. ``Handle.contributors`` names the sites that
+    contributed to a result.
 
     Attributes:
         site: this site's name.
-        on_nan: what becomes of a mean or sum to which this site would bring NaN or an infinity:
-            ``"raise"`` fails the call at every member, by this site's name, and leaves all tensors
-            as they were; a :meth:`push` it refuses. ``"allow"`` exchanges them, as for a
-            ``GradScaler``, which looks for infinities itself.
-        on_unlike: what becomes of members' models that differ although their gradients are
-            averaged. ``"raise"`` compares them now and then, see :meth:`all_reduce`. ``"allow"``
-            does not: for algorithms whose models are to differ. The same at every member.
+        on_nan: how to treat NaN and infinities in this site's part of a mean or sum. ``"raise"``
+            fails the call at every member, with this site's name, and leaves all tensors unchanged;
+            a :meth:`push` fails, too. ``"allow"`` exchanges them, as for a ``GradScaler``, which
+            looks for infinities itself.
+        on_unlike: how to treat members' models that differ although their gradients are averaged.
+            ``"raise"`` compares the models now and then, see :meth:`all_reduce`. ``"allow"`` does
+            not compare, for algorithms whose models differ on purpose. Give the same at every
+            member.
     """
 
     def __init__(
@@ -264,19 +265,19 @@ class Group:
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The members' names, as of the calls whose end has been waited for.
+        """The members' names, as of the latest call that has been waited for.
 
         Where a model is served, all sites of the overlay: workers come and go between calls.
         """
         return tuple(self._names[index] for index in self._present)
 
     def _are_left(self, admissions: int, members: Sequence[int]) -> None:
-        """Remove the members that a call, which has ended, shows to be lost.
+        """Remove the members that the end of a call shows to be lost.
 
         Args:
-            admissions: how many there had been when the call began. A later one may have let sites
-                in, of which this call knows nothing.
-            members: the call's; empty where a loss ends the group.
+            admissions: the count of admissions when the call began. A later admission may have let
+                sites in, and this call does not know these.
+            members: the call's members; empty where a loss ends the group.
         """
         if members and admissions == self._admissions:
             self._present = tuple(site for site in self._present if site in members)
@@ -285,17 +286,17 @@ class Group:
     def index(self) -> int:
         """This site's place in the overlay, from 0: the same in each of its processes.
 
-        Unlike ``rank`` it is known before :meth:`admit`, and no site that joins or leaves changes
-        it. Seed a site's own data by it.
+        Unlike ``rank``, it is known before :meth:`admit`, and stays the same when sites join or
+        leave. Use it to seed the site's data.
         """
         return self._member.site.index
 
     @property
     def rank(self) -> int:
-        """This site's place among the members, from 0; sites that join or leave change it.
+        """This site's place among the members, from 0; it changes when sites join or leave.
 
         Raises:
-            ValueError: this site joins a group that goes on, and is no member before ``admit``.
+            ValueError: this site joins a running group, and is no member before ``admit``.
         """
         if self.index not in self._present:
             raise ValueError(NOT_IN)
@@ -328,8 +329,8 @@ class Group:
     def watch_whole(self) -> Future[None]:
         """Return a future that fails once a member is lost, or with the error that ends the group.
 
-        The group's own calls continue without that member. Traffic that a program carries by other
-        means may wait for that member, and can be ended by this future. It is cancelled once this
+        The group's calls continue without the lost member. A program's other traffic may wait for
+        it; with this future, the program can end that traffic. The future is cancelled once this
         site leaves. Callbacks run in the group's thread, and must not wait there.
         """
         return self._member.whole.watch(self._present, self._member.ended)
@@ -353,16 +354,16 @@ class Group:
 
         Every member gets the same bits, whatever the route. If a site or a link is lost meanwhile,
         the scheduler's ``--on-loss`` decides (``on_loss`` of :class:`Service`). ``complete``, the
-        default, ends the call among the members that are left: elements that were added up before
-        keep a lost site's contribution. ``retry`` reduces everything again, so that one set of
-        members contributes to all elements. ``abort`` ends the group. The first result that lacks
-        contributions is logged (``logging.getLogger("anabranch")``). ``Handle.contributors`` has
-        the contributors of each result.
+        default, completes the call among the remaining members: finished sums keep a lost site's
+        contribution. ``retry`` reduces everything again, so that one set of members contributes to
+        all elements. ``abort`` ends the group. The first result that lacks contributions is logged
+        (``logging.getLogger("anabranch")``). ``Handle.contributors`` names the contributors of each
+        result.
 
-        If the tensors are gradients of a ``torch.optim`` optimizer, members' parameters are
-        compared before the first step, the second, the fourth and so on, by a checksum that travels
-        with the next mean. If they differ before the first step, that mean fails at every member.
-        If they part later, each site's log names the sites, once.
+        If the tensors are gradients of a ``torch.optim`` optimizer, sites compare their parameters
+        before the first step, the second, the fourth and so on. A checksum travels with the next
+        mean. If the parameters differ before the first step, that mean fails at every member. If
+        they diverge later, each site's log names the sites, once.
 
         Args:
             tensors: one tensor or array, or several, of any shapes: float32, float16 or bfloat16,
@@ -371,26 +372,27 @@ class Group:
                 out the division; ``max`` knows no weights.
             weight: of this site's tensors, > 0.
             wire: the type in which elements travel; their own if not given. Sums are computed in
-                float32 and rounded to it once a hop. ``int8`` is for integers alone, which it
-                carries as they are: float32 tensors of integers, for ``sum`` from -127 // size to
-                127 // size, and for ``max`` from -127 to 127, all of weight 1.
+                float32, and rounded to the wire's type once a hop. ``int8`` carries integers
+                exactly: float32 tensors of integers, with weight 1. For ``sum`` they are from
+                -(127 // size) to 127 // size, for ``max`` from -127 to 127.
             async_op: return at once; the tensors must not be touched until the handle's ``wait``
                 has returned.
             more: a hint that this site's next call is an all-reduce of the same op, wire and number
-                of elements in this group. Its plan is requested before this one ends, which saves
-                a round trip to the scheduler. It binds nothing, and changes no result. From the
-                first mean of gradients to the comparison before the first step, it is ignored.
+                of elements in this group. The next plan is then requested before this call ends,
+                which saves a round trip to the scheduler. The hint binds nothing, and changes no
+                result. From the first mean of gradients to the comparison before the first step, it
+                is ignored.
 
         Raises:
-            ValueError: tensors, a weight or a name that cannot be, and says which.
+            ValueError: the tensors, the weight or a name are invalid; says which.
             TypeError: the weight is no number.
-            ExchangeError: members disagree on size, type or op, or another one gathers in place of
-                this call, and it names two of them; or a member has left; or members' models
-                differ before the first step, see :attr:`on_unlike`. The tensors are as they were.
-                :class:`anabranch.RunEnded`, which is one, where the run is over by a rule: then no
-                member has made this call, and all hold the result of the one before.
-            RunAborted: the group has ended; names who or what caused it. What the tensors hold is
-                undefined then, and may change until the group is closed.
+            ExchangeError: members disagree on size, type or op, or another member gathers in place
+                of this call; names two members. Or a member has left. Or members' models differ
+                before the first step, see :attr:`on_unlike`. The tensors are unchanged.
+            RunEnded: (an ExchangeError) a stop rule has ended the run. No member makes this call,
+                and all hold the result of the one before.
+            RunAborted: the group has ended; names the site or the fault that ended it. The tensors'
+                values are then undefined, and may change until the group is closed.
         """
         if not isinstance(op, str) or op not in OPS:
             raise ValueError(f"op is {op!r}, must be one of {', '.join(OPS)}")
@@ -421,13 +423,13 @@ class Group:
 
         Args:
             tensors: tensors or arrays of any types and shapes, the same at every member; or a
-                model, whose parameters and buffers that its state has they are.
-            root: whose, by rank or by name.
+                model: then its parameters, and the buffers in its ``state_dict``.
+            root: the member with the values, by rank or by name.
             async_op: as for ``all_reduce``.
 
         Raises:
-            ValueError: as for ``all_reduce``; or, when the result is written, the root's tensors
-                are of other types.
+            ValueError: as for ``all_reduce``. Or the root's tensors are of other types; raised when
+                the result is written.
             ExchangeError, RunAborted: as for ``all_reduce``.
         """
         if isinstance(root, str):
@@ -463,7 +465,7 @@ class Group:
         if self._is_hint_due and op == Op.MEAN:
             self._is_hint_due = False
             _log.warning(_NOT_ALIKE, self.site)
-        # The largest of an infinity and others is what was asked for.
+        # A maximum may be infinite, so only means and sums are checked.
         unfit = "" if op == Op.MAX else self._unfit(buffer, len(buffer.parts))
         terms = Terms(op, buffer.wire if wire is None else WIRES[wire], buffer.elements)
         model = None
@@ -477,7 +479,7 @@ class Group:
         return handle
 
     def _unfit(self, buffer: Tensors, parts: int) -> str:
-        """Return why these parts of a buffer are not to be added to others'; empty if they are."""
+        """Return why a buffer's first ``parts`` parts must not be summed; empty if they may be."""
         found = None
         if self.on_nan == "raise":
             found = find_not_finite(buffer.parts[:parts], buffer.wire)
@@ -509,7 +511,7 @@ class Group:
     async def _exchanged(
         self, buffer: Buffer, terms: Terms, weight: float, **more: Unpack[Exchanging]
     ) -> Round:
-        """Exchange in the loop, and take note of it."""
+        """Exchange in the loop, and record the round."""
         members = self._present
         more["channel"] = self._channel
         done = await self._member.site.exchange(buffer, terms, weight, **more)
@@ -519,7 +521,7 @@ class Group:
         return done
 
     def _has_ended(self, admissions: int, done: Round | None) -> None:
-        """Take note of a call that was waited for; None: it was not held, as the run is over."""
+        """Record the end of a call; ``done`` is None if the run was over before the call."""
         if done is None or done.is_last:
             self._member.over.add(self._channel)
         if done is not None:
@@ -529,15 +531,15 @@ class Group:
         """Return every member's value, by rank.
 
         Args:
-            value: small: numbers, NumPy's too, strings, bytes, and lists and dictionaries of such
-                (what msgpack knows), nested at most 100 deep, at most 1 MiB each.
+            value: a number (of NumPy too), a string, bytes, or lists and dictionaries of such
+                (msgpack's types), nested at most 100 deep; at most 1 MiB.
 
         Raises:
-            TypeError: a value of another kind.
-            ValueError: a value that is too large or nested too deeply, an integer of more than 64
-                bits, or a string that is no Unicode text (a lone surrogate).
+            TypeError: the value is of another type.
+            ValueError: the value is too large or nested too deeply, or has an integer of more than
+                64 bits, or a string that is no Unicode text (a lone surrogate).
             ExchangeError: another member exchanges in place of this call, or has left; names it.
-            RunAborted: the group has ended; names who or what caused it.
+            RunAborted: the group has ended; names the site or the fault that ended it.
         """
         data = packed(value)
         if len(data) > MOST_GATHERED_BYTES:
@@ -550,17 +552,17 @@ class Group:
         """Begin to gather every member's bytes; ``all_gather`` waits for them.
 
         Args:
-            data: of this site, at most 1 MiB.
-            what: what they are gathered for, in words, for the error where a member makes another
-                call; at most 200 characters count.
+            data: this site's bytes, at most 1 MiB.
+            what: the purpose in words, for the error where a member makes another call; characters
+                beyond 200 are ignored.
 
         Returns:
-            A future of the members' bytes by name, which fails as ``all_gather`` does; what is
-            chained to it runs in the group's thread. It changes no ``sites``: the next call that is
+            A future of the members' bytes by name, which fails as ``all_gather`` does. Its
+            callbacks run in the group's thread. It does not update ``sites``; the next call that is
             waited for does.
 
         Raises:
-            ValueError: there are more bytes.
+            ValueError: the data have more than 1 MiB.
         """
         if len(data) > MOST_GATHERED_BYTES:
             raise ValueError(_TOO_LARGE.format(len(data), MOST_GATHERED_BYTES))
@@ -580,17 +582,18 @@ class Group:
     def verify(self, tensors: Any) -> None:
         """Compare the members' models, bit for bit; every member calls it at the same place.
 
-        It reads the model once and gathers two small values, so a loop may call it every so often::
+        It reads the model once and gathers small values, so a loop may call it now and then::
 
             if step % 100 == 0:
                 group.verify(model)
 
         Args:
-            tensors: a model, whose parameters are compared, and buffers that its state has; or
-                tensors or arrays.
+            tensors: a model: then its parameters, and the buffers in its ``state_dict``; or tensors
+                or arrays.
 
         Raises:
-            ValueError: members' models differ; names which members, and the first tensor of each.
+            ValueError: members' models differ; names the members, and the first tensor that differs
+                at each.
             ExchangeError, RunAborted: as for :meth:`all_gather`.
         """
         self._is_hint_due = False
@@ -617,17 +620,17 @@ class Group:
     def subgroup(self, names: Iterable[str], *, name: str = "") -> Group:
         """Return the group of some members; each of them calls this with the same names.
 
-        Its trees span its members alone; other sites may relay for it. Two sites ask for the
-        subgroups that they share in the same order; where they do not, calls of these subgroups
+        The subgroup's trees span its members alone; other sites may relay for it. Two sites must
+        request the subgroups that they share in the same order. Otherwise, calls of these subgroups
         raise an ExchangeError that names both.
 
         Args:
-            names: the members'.
-            name: for another subgroup of the same members, whose calls have an order of their own,
-                as where another thread makes them; at most 200 characters.
+            names: the members' names.
+            name: distinguishes several subgroups of the same members. Each orders its calls
+                separately, as for calls from different threads. At most 200 characters.
 
         Raises:
-            ValueError: a name that is no member's, or this site's is not among them, or one that
+            ValueError: ``names`` has a name that is no member's, or lacks this site's; or ``name``
                 is too long.
         """
         if len(name) > MOST_NAME_CHARACTERS:
@@ -658,10 +661,10 @@ class Group:
         weight: float = 1.0,
         wire: Literal["float32", "float16", "bfloat16"] | None = None,
     ) -> ModelAverage:
-        """Let sites make local steps, and average their models every so often.
+        """Average models periodically, between the sites' local steps.
 
-        Every member calls it with the same arguments, apart from the weight, and then
-        :meth:`ModelAverage.step` after each step of its own optimiser::
+        Every member calls it with the same arguments, apart from the weight. Then it calls
+        :meth:`ModelAverage.step` after each step of its optimiser::
 
             group.broadcast(model)  # sites begin with the same parameters and buffers
             average = group.average(model, every=100, outer=anabranch.Outer())
@@ -672,37 +675,38 @@ class Group:
                 average.step()
             average.finish()
 
-        Without an outer optimiser the mean is that of the models; with one, of what they have
-        changed by since the last average, and it makes a step with that (DiLoCo). Memory beside the
-        model, in copies of it: none for a plain mean; two for an outer optimiser and one for its
-        momentum; two for a delay, or one beside an outer optimiser's; one for fragments or for
-        :class:`anabranch.Moved`, if no outer optimiser has it.
+        Without an outer optimiser, sites average their models. With one, sites average the changes
+        of their models since the last average, and the outer optimiser makes a step with that mean
+        (DiLoCo). Memory beside the model, in copies of it: none for a plain mean; two for an outer
+        optimiser, and one for its momentum; two for a delay, or one beside an outer optimiser; one
+        for fragments or for :class:`anabranch.Moved`, if there is no outer optimiser.
 
         Args:
-            parameters: a model, whose parameters that need gradients and whose buffers that its
-                state has are averaged; or parameters as for ``all_reduce``, float32 all of them.
-                They are changed in place, and always those of the same memory. Others' memory than
-                contiguous ones' on the CPU is copied for each average and, with
+            parameters: a model: then its parameters that need gradients, and the buffers in its
+                ``state_dict``, are averaged. Or parameters as for ``all_reduce``, all float32. They
+                are changed in place, and their memory must stay the same. Parameters that are not
+                contiguous or not on the CPU are copied for each average and, with
                 :class:`anabranch.Moved`, after each step.
-            every: local steps between averages; or ``anabranch.Moved(by=...)``, which averages once
-                a site's model has moved so far, and that site calls the others.
-            buffers: where parameters are given, the model's buffers, or what returns them: it is
-                called for each average, since a module may replace them. Members begin with the
-                same ones. Floating-point ones become the weighted mean with each average (with
-                that of the first fragment); all others the first member's.
+            every: local steps between averages. Or ``anabranch.Moved(by=...)``: a site whose model
+                has moved so far begins an average, and calls the others.
+            buffers: beside ``parameters`` that are no model: the model's buffers, or a function
+                that returns them. The function is called for each average, since a module may
+                replace its buffers. Members begin with the same buffers. With each average (that of
+                the first fragment), floating-point buffers become the weighted mean, and all others
+                the first member's.
             outer: the outer optimiser; None takes the mean of the models.
-            delay: how many local steps are made while an average is on its way, at most ``every``:
-                it is waited for after so many, and what they changed is kept. 0 waits at once.
-            fragments: how many parts the model has that are averaged one after the other, each once
-                in ``every`` steps, which is a multiple of them (Streaming DiLoCo).
-            weight: of this site's model, > 0; an attribute of what is returned.
+            delay: local steps from the start of an average to the wait for it, at most ``every``.
+                The model keeps the changes of these steps. 0 waits at once.
+            fragments: into how many parts the model is cut (Streaming DiLoCo). Sites average one
+                part after the other, each once in ``every`` steps, a multiple of ``fragments``.
+            weight: of this site's model, > 0; an attribute of the returned object.
             wire: as for ``all_reduce``.
 
         Raises:
-            ValueError: parameters or another argument that cannot be; says which.
+            ValueError: the parameters or another argument are invalid; says which.
             TypeError: the weight is no number.
         """
-        # Loads all that averages models, of which a group that does not average needs nothing.
+        # Imported here, since a group that does not average needs none of it.
         from anabranch.group._average import (
             Calls,
             ModelAverage,
@@ -715,7 +719,7 @@ class Group:
 
         def mean(part: list[Any], beside: list[Any], weight: float, calls: bool) -> Handle:
             buffer = Tensors([*part, *beside], Op.MEAN)
-            unfit = self._unfit(buffer, len(part))  # a mask beside it may have infinities
+            unfit = self._unfit(buffer, len(part))  # buffers beside it, as masks, may be infinite
             terms = Terms(Op.MEAN, travels, buffer.elements)
             return self._begin(buffer, terms, weight, calls=calls, unfit=unfit)
 
@@ -748,7 +752,7 @@ class Group:
             is_over=lambda: self.is_over,
             ask_ahead=None if period.asks_moved else ask_ahead,
         )
-        self._is_hint_due = False  # models that are averaged become alike, or say that they do not
+        self._is_hint_due = False  # an average makes models alike, or fails where they differ
         if is_module(parameters):
             if buffers is not None:
                 raise ValueError("a model has its buffers; give buffers= beside parameters alone")
@@ -767,11 +771,11 @@ class Group:
         weight: float = 1.0,
         wire: Literal["float32", "float16", "bfloat16"] | None = None,
     ) -> ModelGossip:
-        """Let sites make local steps, and mix their models with those of neighbours.
+        """Mix models with those of neighbours, between the sites' local steps.
 
-        The scheduler has to have ``gossip``: it says how many neighbours get a model, and by which
-        rule a site mixes. Every member calls this once, first, and then :meth:`ModelGossip.step`
-        after each step of its own optimiser::
+        The scheduler needs a ``gossip`` setting: it says how many neighbours get a model, and by
+        which rule a site mixes. Every member calls this once, first. Then it calls
+        :meth:`ModelGossip.step` after each step of its optimiser::
 
             gossip = group.gossip(model, every=4)
             for batch in loader:
@@ -779,38 +783,39 @@ class Group:
                 optimizer.step()
                 optimizer.zero_grad()
                 if not gossip.step():
-                    break  # the run is to end by its rule
+                    break  # a stop rule ends the run
             gossip.finish()  # all models become their weighted mean, bit for bit
 
-        No step waits for another site, but where the scheduler's ``most_ahead`` bounds how far one
-        may be ahead. All begin with the first member's model, and may make unequal numbers of
-        steps. Until all have called ``finish``, no other exchange or gathering is made. The others
-        go on without a site that is lost, where the scheduler's ``on_loss`` is not ``abort``; no
-        site joins later or again.
-        Memory beside the model, in copies of it: one of it and one for what has come, two at most
-        for what is on its way, and by ``pairs`` one for each neighbour that has not confirmed an
-        answer.
+        No step waits for another site, unless the scheduler's ``most_ahead`` bounds a site's lead.
+        All sites begin with the first member's model, and may make unequal numbers of steps. Until
+        all have called ``finish``, no other exchange or gathering is possible. If a site is lost,
+        the others continue without it, unless the scheduler's ``on_loss`` is ``abort``. No site
+        joins later or again.
+
+        Memory beside the model, in copies of it: one flat copy, one for received letters, at most
+        two for letters being sent, and with the rule ``pairs`` one for each neighbour that has not
+        confirmed an answer.
 
         Args:
-            parameters: a model, whose parameters that need gradients are mixed, float32 all of
-                them. Its buffers that its state has are each site's own until ``finish``: late
+            parameters: a model: then its parameters that need gradients are mixed, all float32. The
+                buffers in its ``state_dict`` stay each site's own until ``finish``, since late
                 letters could make a variance negative. Or parameters, as for ``all_reduce``.
             every: local steps between letters, or ``anabranch.Moved(by=...)``.
             weight: of this site's model in the mean, > 0.
             wire: as for ``all_reduce``.
 
         Raises:
-            ValueError: an argument that cannot be; or the group does not gossip; or another site
-                gives another model, ``every`` or wire; says which.
+            ValueError: an argument is invalid, or the group does not gossip, or another site gives
+                another model, ``every`` or wire; says which.
             TypeError: the weight is no number.
-            RunAborted: the group has ended; names who or what caused it.
+            RunAborted: the group has ended; names the site or the fault that ended it.
         """
         if self._channel:
             raise ValueError("a subgroup does not gossip; call gossip() of the whole group")
         self._is_hint_due = False
         member = self._member
         settings = member.for_gossip()
-        # Loads all that gossips, of which other groups need nothing.
+        # Imported here, since other groups need none of it.
         from anabranch.group._gossip import Calls, ModelGossip
 
         calls = Calls(
@@ -827,14 +832,14 @@ class Group:
     # --- newcomers
 
     def admit(self, state: Any) -> Any | None:
-        """Let in the sites that wait to join, and hand them the state of training.
+        """Admit the sites that wait to join, and hand them the state of training.
 
-        Every member calls it at the same place, as before each step; where no site waits it costs a
-        word to the scheduler and back. Where one does, the members keep a copy of the state while
-        it is handed on, and go on at once. A site that joins a group that goes on calls it first,
-        and goes on from what it returns. The exchanges that the others have made meanwhile return
-        at once there, and have no contribution of it, until it has caught up. So one program serves
-        all sites, whenever they come::
+        Every member calls it at the same place, such as before each step. If no site waits, it
+        costs a round trip to the scheduler. If one does, the members copy the state, send it in the
+        background, and continue at once. A newcomer to a running group calls this first, and
+        continues from the state that it returns. Its next calls are exchanges that the others have
+        made meanwhile: they return at once, without its contribution, until it has caught up. So
+        one program serves all sites, whenever they join::
 
             step = 0
             while step < 1000:
@@ -844,25 +849,25 @@ class Group:
                     step = state["step"]
                 ...
 
-        At the first call of a group all sites get the state of its first site, so that they begin
-        alike. Subgroups that were made before do not have the new sites; make them again.
+        At a group's first call, all sites get the first site's state, so that they begin alike.
+        Subgroups made before an admission do not have the new sites; make them again.
 
         Args:
             state: dictionaries, lists and tuples of tensors or arrays of any type, numbers, strings
-                and bytes; or what returns them, which is called only where a site needs them.
-                Tensors must be alike at all members, since parts of them come from each; of all
-                else those of the first member count. A model's buffers that are not (of batch
-                normalisation) are to be averaged before.
+                and bytes; or a function that returns them, called only if a site needs the state.
+                Tensors must be alike at all members, since each member sends parts of them. All
+                else comes from the first member. Average buffers that differ between members (of
+                batch normalisation) before.
 
         Returns:
-            The members' state where this site is new; None where it has it.
+            The members' state at a new site; None at the others.
 
         Raises:
-            ValueError: the group begins, and the state has something else in it; says where.
-            ExchangeError: this site is new, and a member's state has something else in it, or
-                members' states differ in their tensors' names, types or shapes; names the members,
-                which go on and log it. Or another member makes another call; names it.
-            RunAborted: the group has ended; names who or what caused it.
+            ValueError: the group begins, and the state has a value of another type; says where.
+            ExchangeError: this site is new, and a member's state has a value of another type, or
+                members' states differ in their tensors' names, types or shapes. It names the
+                members, which log it and continue. Or another member makes another call; names it.
+            RunAborted: the group has ended; names the site or the fault that ended it.
         """
         if self._channel:
             raise ValueError("a subgroup lets no site in; call admit() of the whole group")
@@ -882,7 +887,7 @@ class Group:
             try:
                 handed = self._member.run(site.hand_over(admitted, offer))
             except NoneHasIt:
-                continue  # another member's state counts from now on
+                continue  # in the next admission, another member has the state
             self._present = tuple(site for site in self._present if site in handed.members)
             found = handed.state
             break
@@ -901,40 +906,41 @@ class Group:
         momentum: float = 0.0,
         optimizer: Literal["sgd", "adam"] = "sgd",
     ) -> None:
-        """Let the roots of the plan's trees hold the model; every member calls this once, first.
+        """Serve the model from the roots of the plan's trees; every member calls this once, first.
 
-        Only in a group whose scheduler has a pace (``anabranch scheduler --pace``). A site that
-        comes late, or comes back as another process, gets the model by its first :meth:`pull`, and
-        makes no other calls than :meth:`pull` and :meth:`push`.
+        The group's scheduler needs a pace (``anabranch scheduler --pace``). A site that comes late,
+        or back as another process, gets the model by its first :meth:`pull`. After that, it may
+        call only :meth:`pull` and :meth:`push`.
 
         Args:
             parameters: float32 tensors; all ranks begin with rank 0's values.
-            buffers: what a model has beside parameters, such as ``model.buffers()``: float32, and
-                integers up to 2^24. Each push sends them as they are. A step goes towards their
-                mean, and takes the largest of integers (under a barrier, which adds up updates on
-                their way, their mean). Buffers that are not given stay each site's own.
+            buffers: a model's other state, such as ``model.buffers()``: float32, and integers up to
+                2^24. Each push sends their current values. A step moves float32 buffers towards
+                their mean, and takes the largest of integers. Under a barrier, which sums updates
+                on the way, it takes the integers' mean. Buffers that are not given stay each site's
+                own.
             learning_rate, momentum, optimizer: of the step that servers take.
         """
         self._member.serve(list(parameters), list(buffers), learning_rate, momentum, optimizer)
 
     def pull(self) -> bool:
-        """Wait until this worker may go on, and put the model into the parameters.
+        """Wait until this worker may compute, and copy the model into the parameters.
 
         Returns:
-            Whether there is another update to compute; False once the run is over, and then the
-            parameters hold the final model. Where the scheduler sends it to other workers alone
-            (``Serving.last_to``), they hold an earlier one, and a warning says so.
+            Whether to compute another update. False once the run is over; then the parameters hold
+            the final model. If the scheduler sends that to other workers only
+            (``Serving.last_to``), the parameters hold an earlier model, and a warning says so.
 
         Raises:
-            RunAborted: the group has ended; names who or what caused it.
+            RunAborted: the group has ended; names the site or the fault that ended it.
         """
         return self._member.pull()
 
     @property
     def batch_size(self) -> int | None:
-        """How many samples the next update's batch is to have, as the latest :meth:`pull` said.
+        """The number of samples for the next update's batch, from the latest :meth:`pull`.
 
-        None where the group's load says nothing of that, and where no update is due.
+        None if the group's load does not set it, and if no update is due.
         """
         return self._member.batch_size
 
@@ -948,18 +954,19 @@ class Group:
     ) -> None:
         """Send this worker's update to the servers; returns at once.
 
-        It is not sent if it would come too late for the pace (SAFA).
+        An update that would come too late for the pace is not sent (SAFA).
 
         Args:
-            gradients: float32, in the order of the parameters that are served; copied.
-            samples: of its batch, for paces that tune batches.
-            weight: what the update counts, > 0.
-            loss: of its batch; for the log, a stop rule's target, and merge rules that weigh by it.
+            gradients: float32, in the order of the served parameters; copied.
+            samples: of the update's batch, for paces that tune batches.
+            weight: of the update in the merge, > 0.
+            loss: of the update's batch, for the log, a stop rule's target, and merge rules that
+                weigh by it.
 
         Raises:
-            ValueError: gradients, samples or a weight that cannot be; says which.
+            ValueError: gradients, samples, weight or loss are invalid; says which.
             TypeError: the weight is no number.
-            RunAborted: the group has ended; names who or what caused it.
+            RunAborted: the group has ended; names the site or the fault that ended it.
         """
         self._member.push(list(gradients), samples, weight, loss, self.on_nan == "raise")
 
@@ -967,7 +974,7 @@ class Group:
 
     @property
     def stats(self) -> Stats:
-        """What this site knows of the group's traffic."""
+        """This site's measurements of the group's traffic."""
         member = self._member
         member.check_open()
         names = self._names
@@ -987,19 +994,19 @@ class Group:
         )
 
     def report_loss(self, loss: float, step: int | None = None, samples: int = 1) -> None:
-        """Tell the scheduler of this site's loss, for its log, `anabranch status` and metrics.
+        """Report this site's loss to the scheduler, for its log, `anabranch status` and metrics.
 
         It waits for no other site.
 
         Args:
-            loss: a mean over samples; one that is no finite number counts as diverged.
-            step: which step's, >= 0; the one after the last that was told of, the first being 1,
-                if not given.
-            samples: how many the mean is over, and so what it weighs beside other sites'.
+            loss: a mean over samples; NaN and infinities count as diverged.
+            step: the step of this loss, >= 0. If not given, the one after the last reported step;
+                the first is 1.
+            samples: the number of samples in the mean, which weighs this loss beside other sites'.
 
         Raises:
-            ValueError: ``loss`` is no number, ``step`` no integer >= 0, or ``samples`` none >= 1;
-                or ``serve`` or ``gossip`` has to come first.
+            ValueError: ``loss`` is no number, ``step`` no integer >= 0, or ``samples`` no integer
+                >= 1; or ``serve`` or ``gossip`` has to come first.
         """
         member = self._member
         member.check_started()
@@ -1010,14 +1017,15 @@ class Group:
         member.thread.run(now(partial(member.site.report_loss, loss, step, samples)))
 
     def report_accuracy(self, accuracy: float, step: int | None = None) -> None:
-        """Tell the scheduler how good this site's model is, as :meth:`report_loss` tells of a loss.
+        """Report the accuracy of this site's model to the scheduler.
 
-        A group that stops at an accuracy goes by it: where all members have the same model, one of
-        them may tell for all.
+        The stop rule for an accuracy uses it. If all members have the same model, one of them may
+        report for all.
 
         Args:
             accuracy: the share of correct answers on held-out data, in [0, 1].
-            step: after which step, >= 0; the last that a loss was told of, if not given.
+            step: the step after which it was measured, >= 0. If not given, that of the last
+                reported loss.
 
         Raises:
             ValueError: ``accuracy`` is not in [0, 1], or ``step`` is no integer >= 0.
@@ -1035,7 +1043,7 @@ class Group:
         """Leave: wait until this site's calls have ended and every site has left, and close.
 
         Raises:
-            RunAborted: the group has ended before; names who or what caused it.
+            RunAborted: the group has ended before; names the site or the fault that ended it.
         """
         self._member.close(None)
 
@@ -1067,45 +1075,49 @@ def join(
     on_nan: OnNan = "raise",
     on_unlike: OnUnlike = "raise",
 ) -> Group:
-    """Join a group and wait until it begins: once every site of its overlay has joined, or as many
-    as its scheduler begins with. Where it goes on already, its members let this site in, see
-    :meth:`Group.admit`.
+    """Join a group, and wait until it begins.
+
+    It begins once every site of its overlay has joined, or as many as its scheduler's
+    ``begin_with``. The members of a running group admit this site, see :meth:`Group.admit`.
 
     Args:
         scheduler: host:port of ``anabranch scheduler``; ``$ANABRANCH_SCHEDULER`` if not given.
-        site: this site's name in the overlay; ``$ANABRANCH_SITE`` if not given, or the name in
-            ``$ANABRANCH_SITES`` at the place that ``$SLURM_PROCID`` or ``$JOB_COMPLETION_INDEX``
-            says.
+        site: this site's name in the overlay; ``$ANABRANCH_SITE`` if not given. If that is unset,
+            too: the name in ``$ANABRANCH_SITES`` at the index in ``$SLURM_PROCID`` or
+            ``$JOB_COMPLETION_INDEX``.
         token: the group's shared secret; ``$ANABRANCH_TOKEN`` if not given.
-        host: where this site takes connections of other sites; ``"0.0.0.0"`` for all its addresses.
-            ``$ANABRANCH_HOST`` if not given, or the address from which it reaches the scheduler:
-            where that is on this machine, this machine alone.
+        host: the address at which other sites connect to this one; ``"0.0.0.0"`` for all addresses
+            of the machine. ``$ANABRANCH_HOST`` if not given, or the address from which this site
+            reaches the scheduler. If that is a loopback address, only sites on this machine can
+            connect.
         port: likewise, ``$ANABRANCH_PORT``; 0 takes a free one.
-        advertise: the host, by name or number, at which others reach it; ``$ANABRANCH_ADVERTISE``
-            if not given, or where all addresses are taken ``$SLURMD_NODENAME``, or ``host``.
-        outbound_only: no other site can connect to this one, as behind NAT: it makes all
-            connections itself, and they carry data both ways. Instead of the three above; or
+        advertise: the host name or address at which others reach this site;
+            ``$ANABRANCH_ADVERTISE`` if not given. If that is unset, too: ``host``, or
+            ``$SLURMD_NODENAME`` where ``host`` means all addresses.
+        outbound_only: no other site can connect to this one, as behind NAT. This site makes all
+            connections, and they carry data both ways. It excludes the three above. Or
             ``$ANABRANCH_OUTBOUND_ONLY`` is 1.
-        tls: the folder of this site's certificate and key, as ``anabranch certs`` makes them; then
-            all traffic is encrypted, and every other process proves by its own who it is.
+        tls: the folder of this site's certificate and key, as ``anabranch certs`` makes them. All
+            traffic is then encrypted, and every process proves its identity by its certificate.
             ``$ANABRANCH_TLS`` if not given.
-        insecure: allow addresses off this machine without that; or ``$ANABRANCH_INSECURE`` is 1.
-        patience_s: how long to try where no scheduler answers; it may be started later. After
-            seconds a line says so (a warning of the logger ``anabranch``).
-        switch_interval_s: ask the interpreter to change threads so often
-            (``sys.setswitchinterval``, for the whole process). Where Python code computes without
-            a pause, the default of 5 ms is what each message may wait.
-        on_nan, on_unlike: attributes of what is returned, see :class:`Group`.
+        insecure: permit addresses off this machine without TLS; or ``$ANABRANCH_INSECURE`` is 1.
+        patience_s: how long to retry while no scheduler answers, since it may start later. After a
+            few seconds, a warning of the logger ``anabranch`` says so.
+        switch_interval_s: the interpreter's interval between thread switches
+            (``sys.setswitchinterval``, for the whole process). While Python code computes without a
+            pause, each message may wait that long; the default is 5 ms.
+        on_nan, on_unlike: attributes of the group, see :class:`Group`.
 
     Raises:
-        ValueError: something is missing, and how to give it; or others would not find this site.
+        ValueError: an argument is missing; says how to give it. Or others could not reach this
+            site.
         LinkError: the scheduler cannot be reached.
-        PeerError: what listens there is no scheduler, or one end speaks TLS and the other does not,
-            or one does not believe the other's certificate. That is not tried again.
-        RunAborted: it refused this site; says why.
+        PeerError: the process at that address is no scheduler, or only one end speaks TLS, or one
+            end does not trust the other's certificate. There is no retry.
+        RunAborted: the scheduler refused this site; says why.
 
-    Usable as ``with anabranch.join(...) as group:``, which leaves at the end, and tells the other
-    sites by name what went wrong if an exception leaves the block.
+    Usable as ``with anabranch.join(...) as group:``. The end of the block leaves the group. If an
+    exception leaves the block, the other sites get this site's name and the error.
     """
     place = find_place(
         os.environ,
@@ -1141,20 +1153,21 @@ def join_at(
     hints: bool = False,
     on_unlike: OnUnlike = "raise",
 ) -> Group:
-    """Join a group as :func:`join` does, whatever the environment says.
+    """Join a group as :func:`join` does, without a look at the environment.
 
     Args:
-        place: where, and as what.
-        patience_s: see there.
-        gives_up: is called every half second while others are waited for, in a thread of its own;
-            what it returns, unless None, is why this site waits no longer.
-        say: called with a line where the scheduler, or the others, take long; None for none.
+        place: the scheduler, this site, and its addresses.
+        patience_s: see :func:`join`.
+        gives_up: called every half second while this site waits to join, in another thread. It
+            returns None, or the reason to stop waiting.
+        say: called with a line when the scheduler or the other sites take long; None for silence.
         on_nan, on_unlike: see :class:`Group`.
-        hints: whether to say once if the first mean comes before a call that makes models alike,
+        hints: whether to warn once if the first mean comes before a call that makes models alike,
             and to compare models as :meth:`Group.all_reduce` says.
 
     Raises:
-        ValueError, LinkError, RunAborted: see there; ``gives_up`` has a reason.
+        ValueError, LinkError, RunAborted: see :func:`join`. RunAborted also if ``gives_up`` returns
+            a reason.
     """
     try:
         where = addresses.parse(place.scheduler)
@@ -1168,7 +1181,7 @@ def join_at(
         raise ValueError(f"scheduler is {place.scheduler!r}; give the port that it printed")
     host = place.host
     if place.advertise is None and host is not None and addresses.is_wildcard(host):
-        raise ValueError(f"host is {host!r}, all addresses; say by advertise= where others find it")
+        raise ValueError(f"host is {host!r}, all addresses; give advertise=, where others reach it")
     for each in (where[0], host, place.advertise):
         if (
             not (place.insecure or place.tls)

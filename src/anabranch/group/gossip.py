@@ -1,12 +1,12 @@
-"""One site's gossip from its first step to the mean of all models: what is done in which order.
+"""One site's gossip from its first step to the mean of all models: the order of its calls.
 
 A scenario's site (`run/_site.py`) and :class:`anabranch.ModelGossip` are programs over it.
 
     begin()  ->  may_step(), stepped(), send() if that is due, and again  ->  finish()
 
-Until ``begin`` and from the middle of ``finish`` on, a lane that breaks is lost, as exchanges have
-it; between, gossip makes it again. So a site begins and finishes where all sites do: no letter
-leaves before all have begun, and none is on its way once all have told that they are finished.
+Before ``begin``, and from the middle of ``finish`` on, a broken lane is a loss, as in exchanges.
+Between the two, gossip replaces a broken lane. So all sites begin together and finish together: no
+letter leaves before all have begun, and none is on its way once all have said that they finished.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_DRAWS = 0x605519  # tells the draws of neighbours from other draws of the same seed
+_DRAWS = 0x605519  # separates the draws of neighbours from other draws of the same seed
 
 
 def gossips_of(
     settings: Settings, site: int, model: Floats, wire: Wire, weight: float, seed: int = 0
 ) -> Gossips:
-    """Return how a site gossips.
+    """Return the rule, letters and random generator of one site's gossip.
 
     Args:
-        settings: how every site does, and what a letter counts, by the steps that it is behind.
-        site: which.
-        model: shape (elements,), its memory: letters are of it, and change it.
-        wire: how letters travel.
+        settings: the group's: the gossip rule, and the merge rule, which weighs a letter by the
+            steps that it is behind.
+        site: this site's index.
+        model: shape (elements,), the site's memory: letters carry it, and are mixed into it.
+        wire: the type in which letters travel.
         weight: of this site's model beside others', > 0.
         seed: of the draws of neighbours.
     """
@@ -59,26 +60,26 @@ def gossips_of(
 def _counts(merge: AnyMerge | None) -> Callable[[int], float]:
     if merge is None:
         return lambda behind: 1.0
-    from anabranch.merge import UpdateFacts  # which few groups need
+    from anabranch.merge import UpdateFacts  # here, since few groups need this module
 
     return lambda behind: merge.weight(UpdateFacts(behind, samples=1, all_samples=1))
 
 
 def weight_in_mean(gossip: Gossip, weight: float) -> float:
-    """Return what a site's part weighs in the mean of all: by push-sum, letters have its weight."""
+    """Return a site's weight in the mean of all: 1 by push-sum, whose letters carry the weight."""
     return 1.0 if gossip.rule == "push-sum" else weight
 
 
 class GossipRun:
-    """What one site does where sites gossip; its agent has started with such.
+    """One site's gossip; the agent has started with a ``Gossips``.
 
     Args:
         agent: the site's.
-        local: counts its steps and says when to send; its owner tells it of each step.
+        local: counts the steps and says when to send; the owner tells it of each step.
 
     Attributes:
         local: see above.
-        has_stopped: whether a stop rule lets this site make no further step.
+        has_stopped: whether a stop rule forbids further steps.
     """
 
     def __init__(self, agent: SiteAgent, local: LocalSteps) -> None:
@@ -89,25 +90,25 @@ class GossipRun:
 
     @property
     def is_finished(self) -> bool:
-        """Whether no letters are sent or used any more, and exchanges are as without gossip."""
+        """Whether no more letters are sent or used, and exchanges are as without gossip."""
         return self._gossiping.is_finished
 
     def begin(self) -> None:
-        """Make lanes again from now on, where they break."""
+        """Replace broken lanes from now on."""
         self._gossiping.begin()
 
     async def may_step(self) -> bool:
-        """Wait until another step keeps the bound on how far this site is ahead.
+        """Wait until another step keeps this site within ``most_ahead`` steps of the others.
 
         Returns:
-            Whether to make it; not where the run is to end.
+            Whether to make that step; False where the run is to end.
         """
         may_step = await self._gossiping.may_step()
         self.has_stopped |= not may_step
         return may_step
 
     def stepped(self) -> bool:
-        """Tell neighbours of a step, and use what has come; return whether to send the model."""
+        """Tell neighbours of a step, and use letters; return whether to send the model."""
         self._gossiping.stepped()
         self._gossiping.use()
         return self.local.is_due(is_called=False)
@@ -118,19 +119,20 @@ class GossipRun:
         self.local.sent()
 
     async def finish(self, exchange: Callable[[Floats], Awaitable[Round]]) -> tuple[Round, Floats]:
-        """Wait for all sites, and make all models their mean, each counting by its weight.
+        """Wait for all sites, and make each model the weighted mean of all.
 
         Args:
-            exchange: makes elements their mean over all sites, each of ``weight_in_mean``.
+            exchange: replaces elements by their mean over all sites, with ``weight_in_mean``.
 
         Returns:
             The exchange, and the model: the same bits at every site.
         """
         gossiping, agent = self._gossiping, self._agent
         await gossiping.finish()
-        await agent.gather(b"")  # after which no letters come
+        await agent.gather(b"")  # no letters come after that
         gossiping.end()
-        told = await agent.gather(gossiping.weights)  # before: who is lost later may contribute
+        # Before the exchange: a site that is lost later may still contribute to it.
+        told = await agent.gather(gossiping.weights)
         weights = dict(zip(told.members, told.values, strict=True))
         elements = await _off_the_loop(gossiping.contribution)
         done = await exchange(elements)
@@ -139,5 +141,5 @@ class GossipRun:
 
 
 async def _off_the_loop(do: Callable[[], T]) -> T:
-    """Compute something while the loop goes on."""
+    """Compute in another thread, so that the loop keeps running."""
     return await asyncio.get_running_loop().run_in_executor(None, do)

@@ -1,11 +1,12 @@
 """How members hand the state of training to sites that they let in.
 
-The members that have the state are its holders. Each holder describes its state by a gathering, the
-first one in full. Then each sends the part for which it has the fastest way. Where the group goes
-on, holders send copies beside their further calls. Where it begins, all wait for the state.
+The members that have the state are its holders. A gathering carries each holder's description of
+its state; the first holder describes it in full. Then each holder sends the part for which it has
+the fastest route. In a running group, holders send copies beside their further calls. In a group
+that begins, all members wait until the newcomers have the state.
 
-A holder whose state cannot be handed on fails no other holder. The newcomers fail by its name, the
-holders go on, and the next admission tries again.
+If a holder's state cannot be sent, the newcomers fail with an error that names this holder. In a
+running group the holders continue, and the next admission tries again.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from anabranch.train.handed_state import (
 
 _log = logging.getLogger("anabranch")
 _NONE_HAS_IT = "no site is left that has the state of training"
-_MOST_TOLD = 2000  # characters of an error that others are told
+_MOST_TOLD = 2000  # characters of a holder's error that the other sites get
 
 
 class NoneHasIt(ExchangeError):
@@ -43,16 +44,16 @@ class NoneHasIt(ExchangeError):
 
 
 class Offer:
-    """A holder's state as it is offered to newcomers.
+    """A holder's state, ready to send to newcomers.
 
     Args:
-        state: the state, or what returns it.
-        group_goes_on: the state changes while it is sent; keep a copy.
+        state: the state, or a function that returns it.
+        group_goes_on: whether the group trains while it sends the state; then keep a copy.
 
     Attributes:
-        packed: describes the state; None where it cannot be handed on.
-        arrays: what is sent of it.
-        error: why not; None where it can.
+        packed: describes the state; None where the state cannot be sent.
+        arrays: the arrays to send.
+        error: why the state cannot be sent; None where it can.
     """
 
     def __init__(self, state: Any | Callable[[], Any], group_goes_on: bool) -> None:
@@ -61,15 +62,15 @@ class Offer:
         self.error: Exception | None = None
         try:
             packed = Packed(state() if callable(state) else state)
-            # The caller's thread makes an offer, so that the event loop is not held up by a copy.
+            # The program's thread makes an offer, so that no copy holds up the event loop.
             arrays = packed.arrays
             self.arrays = [array.copy() for array in arrays] if group_goes_on else arrays
-            self.packed = packed  # only now: where memory for the copy lacks, there is no offer
-        except Exception as error:  # the newcomers wait for it, whatever it is
+            self.packed = packed  # only after the copy, which may run out of memory
+        except Exception as error:  # any type: the newcomers wait until they are told
             self.error = error
 
     def told(self, is_first: bool) -> StateDescription:
-        """Return what this holder says of its state."""
+        """Return the description that this holder sends; in full if it is the first holder."""
         if self.packed is None:
             return StateDescription(
                 b"", b"", f"{type(self.error).__name__}: {self.error}"[:_MOST_TOLD]
@@ -79,12 +80,12 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """What has become of a hand-over at one site.
+    """The result of a hand-over at one site.
 
     Args:
-        members: those that were left when it was last heard of them.
-        state: what a newcomer goes on from; None at a holder.
-        sending: what sends a holder's copy while the group goes on; None for none.
+        members: the members left, as of this site's latest call.
+        state: the state that a newcomer received; None at a holder.
+        sending: the task that sends a holder's copy while the group trains; None for none.
     """
 
     members: tuple[int, ...]
@@ -95,19 +96,19 @@ class HandedOver:
 async def hand_over(
     agent: SiteAgent, names: Sequence[str], admitted: Admitted, offer: Offer | None
 ) -> HandedOver:
-    """Hand the state from its holders to the newcomers, as one of them.
+    """Hand the state from its holders to the newcomers; each holder and newcomer calls this.
 
     Args:
-        agent: this site's.
-        names: of all sites.
-        admitted: how the newcomers were let in.
+        agent: this site's agent.
+        names: the names of all sites.
+        admitted: the admission of the newcomers.
         offer: a holder's state; None at a newcomer.
 
     Raises:
         NoneHasIt: no holder is left; admit again.
-        ExchangeError: a holder's state cannot be handed on, or two differ, and names the holders;
-            or the state did not arrive. Where the group goes on, newcomers alone fail.
-        Exception: the group begins, and this holder's own state cannot be handed on; says why.
+        ExchangeError: a holder's state cannot be sent, or two states differ; names the holders. Or
+            the state did not arrive. In a running group, only newcomers raise this.
+        Exception: the group begins, and this holder's own state cannot be sent; says why.
     """
     try:
         told, members = await _describe(agent, names, admitted, offer)
@@ -147,7 +148,7 @@ async def _get(
         try:
             members = await _transfer(agent, admitted, unpacked.arrays) or members
         except ExchangeError:
-            if admitted.follows:  # the holders that are left have no more than this site
+            if admitted.follows:  # the holders of a running group do not gather here
                 raise
             present = (await agent.gather(msgspec.msgpack.encode(None))).members
             if {*admitted.holders} & {*present}:
@@ -161,13 +162,13 @@ async def _send(agent: SiteAgent, admitted: Admitted, arrays: list[Any]) -> None
 
 
 def _forgive(sending: asyncio.Task[None]) -> None:
-    """Look at an error, which asyncio would report else: it is the newcomer's alone."""
+    """Mark an error as retrieved, so that asyncio does not report it: the newcomer raises it."""
     if not sending.cancelled():
         sending.exception()
 
 
 async def _transfer(agent: SiteAgent, admitted: Admitted, arrays: list[Any]) -> tuple[int, ...]:
-    """Send or get the state's elements; return which members are left, empty where it is unsaid."""
+    """Send or receive the state's elements; return the members left, or none if not known."""
     buffer = Tensors(arrays, Op.COPY)
     source, receivers = None, admitted.newcomers
     if len(admitted.holders) == 1 and not admitted.follows:
@@ -181,7 +182,7 @@ async def _transfer(agent: SiteAgent, admitted: Admitted, arrays: list[Any]) -> 
 async def _describe(
     agent: SiteAgent, names: Sequence[str], admitted: Admitted, offer: Offer | None
 ) -> tuple[StateDescription, tuple[int, ...]]:
-    """Return what the first holder says of the state, and which members are left.
+    """Return the first holder's description of the state, and the members left.
 
     Raises:
         NoneHasIt, ExchangeError: see ``hand_over``.
@@ -206,7 +207,7 @@ async def _describe(
             if each.wrong:
                 raise ExchangeError(f"{names[site]} cannot hand its state on: {each.wrong}")
         if first not in told:
-            continue  # it was lost meanwhile
+            continue  # the first holder was lost meanwhile
         for site, each in told.items():
             if each.shape != told[first].shape:
                 raise ExchangeError(
