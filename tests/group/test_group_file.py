@@ -85,7 +85,10 @@ def test_every_key_of_stop_reaches_the_rules(key: str) -> None:
         ('overlay = "aws-8"\nupdates = 5', "updates is of a served model; give a pace"),
         ('overlay = "aws-8"\nbatch_size = 5', "batch_size is of a served model; give a pace"),
         ('overlay = "aws-8"\nmerge = {kind = "staleness"}', "merge is of a served model, or of"),
-        ('sites = ["a", "b"]\nkeep_plan = true', "keep_plan: nothing is known of links"),
+        (
+            'sites = ["a", "b"]\nkeep_plan = true',
+            "keep_plan: the links between sites have no rates",
+        ),
         ('overlay = "aws-8"\nstop = {}', "stop: it says nothing; give after_s, rounds, accuracy"),
         ('overlay = "aws-8"\nstop = {rounds = 0}', "stop.rounds"),
         ('overlay = "aws-8"\nstop = {accuracy = 90}', "stop.accuracy"),

@@ -81,7 +81,7 @@ def test_a_stop_rule_that_is_no_number_is_refused_by_name(given: dict[str, Any],
         ({"begin_with": 4}, "begin_with is 4, and there are 3 sites"),
         ({"begin_with": 2, "least_sites": 3}, "begin_with is 2, and with fewer than least_sites"),
         ({"least_sites": 3, "on_loss": "abort"}, 'least_sites: on_loss = "abort" ends the group'),
-        ({"chunk_elements": 5, "least_chunk_elements": 7}, "least_chunk_elements is of chunks"),
+        ({"chunk_elements": 5, "least_chunk_elements": 7}, "least_chunk_elements bounds chunks"),
     ],
 )
 def test_a_value_that_would_do_nothing_is_refused(given: dict[str, Any], said: str) -> None:

@@ -1,4 +1,4 @@
-"""The way in for a training loop of one's own: join a group of sites, and exchange with them."""
+"""The interface for a user's training loop: join a group of sites, and exchange with them."""
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 

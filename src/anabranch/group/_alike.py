@@ -1,4 +1,4 @@
-"""Whether members' models are alike: what is compared, and what a difference is called. Pure."""
+"""Compare members' models by digests of their tensors, and describe a difference. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _DIGEST_BYTES = 8  # of a tensor
 
 
 def digests_of(tensors: Mapping[str, Any]) -> bytes:
-    """Return what is the same where tensors are: 8 bytes for each, of its type, shape and bits.
+    """Return a digest of each tensor's type, shape and bits: 8 bytes for each.
 
     Raises:
-        ValueError: something that is no dense tensor or array; names it.
+        ValueError: a value is no dense tensor or array; names it.
     """
     return b"".join(_digest(name, each) for name, each in tensors.items())
 
@@ -45,8 +45,8 @@ def account(names: Iterable[str], digests: Mapping[str, bytes]) -> str:
     """Return how members' tensors differ, in words; empty if they do not.
 
     Args:
-        names: of this member's tensors.
-        digests: of all members, by name, as :func:`digests_of` returns them.
+        names: the names of this member's tensors.
+        digests: all members' digests of :func:`digests_of`, by the member's name.
 
     >>> account(["weight", "bias"], {"a": b"1" * 16, "b": b"1" * 16, "c": b"1" * 8 + b"2" * 8})
     "c's bias is not a's (1 of 2 tensors)"

@@ -154,7 +154,7 @@ class ModelAverage:
             ExchangeError: members' models differ in size, or another member makes another call;
                 names two members. Or a member's model has NaN or an infinity, and
                 :attr:`Group.on_nan` is ``"raise"``; names it. The model is as before that average.
-            RunAborted: the group has ended; names the site or the fault that ended it.
+            RunAborted: the group has ended; names the cause.
         """
         self._local.stepped(self._calls.now_s() - self._stepped_s)
         self._trains = True

@@ -1,12 +1,12 @@
 """A model's buffers, such as running statistics, beside the averages of its parameters.
 
-Floating-point buffers become the weighted mean of the sites' values, whatever the outer optimiser:
-statistics have no gradient, and a step along their change can make a variance negative. One that no
-site has changed since the last average keeps its bits. All other buffers, as counters and masks,
-become those of the first member, since a mean of them may be no value of theirs.
+Floating-point buffers become the weighted mean of the sites' values, with any outer optimiser:
+statistics have no gradient, and a step along their change can make a variance negative. If no site
+has changed a buffer since the last average, it keeps its bits. All other buffers, such as counters
+and masks, become the first member's, since a mean may be no valid value.
 
-Steps may go on while an average is on its way. What they have changed is added to its result, as
-far as the sum stays between the result and the site's own value: so a variance stays positive.
+A site may make steps while an average is on its way. It adds the change of these steps to the
+result, and clamps the sum between the result and its own value. So a variance stays positive.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Buffers:
     """The buffers of one site's model.
 
     Args:
-        find: returns the tensors or arrays, always as many, of the same shapes and types; is called
-            for each average, since a module may put a new tensor in the place of a buffer.
+        find: returns the tensors or arrays, always as many, of the same shapes and types. It is
+            called for each average, since a module may replace a buffer by a new tensor.
 
     Attributes:
         layout: the buffers' types and shapes, in order.
 
     Raises:
-        ValueError: something that is neither, or is sparse.
+        ValueError: a buffer is no tensor or array, or is sparse.
     """
 
     def __init__(self, find: Callable[[], Iterable[Any]]) -> None:
@@ -46,23 +46,24 @@ class Buffers:
         averaged = self._averaged()
         self._last = [each.to("cpu", copy=True) for each in averaged]
         self._sent = [each.clone() for each in self._last]
-        # What is exchanged: all values, and for each buffer whether it has changed.
+        # The exchanged array: all values, and for each buffer whether it has changed.
         self._numbers = np.zeros(sum(map(_length, averaged)) + len(averaged), np.float32)
-        self._before: list[Tensor] = []  # those that are copied, when their broadcast began
-        self._copies: list[Tensor] = []  # and as it leaves them
-        self._agreed = [each.to("cpu", copy=True) for each in self._copied()]  # by the last one
+        self._before: list[Tensor] = []  # the copied buffers when their broadcast began
+        self._copies: list[Tensor] = []  # the copied buffers as the broadcast leaves them
+        # The copied buffers after the last broadcast.
+        self._agreed = [each.to("cpu", copy=True) for each in self._copied()]
         self._words: list[Any] = []
 
     @property
     def has_copied(self) -> bool:
-        """Whether there are others, which become the first member's."""
+        """Whether there are other buffers than floating-point ones."""
         return len(self._last) < len(self.layout)
 
     def contribute(self) -> list[Floats]:
-        """Return what is exchanged, in place, for its mean, in one array or none.
+        """Return the array that an exchange replaces by its mean; empty without such buffers.
 
         Raises:
-            ValueError: there are other buffers than before.
+            ValueError: the model has other buffers than before.
         """
         begin, changed = 0, self._changed
         averaged = self._averaged()
@@ -76,10 +77,10 @@ class Buffers:
         return [self._numbers] if averaged else []
 
     def take(self) -> None:
-        """Use the mean, which what was contributed now holds.
+        """Apply the mean, now in the contributed array.
 
         Raises:
-            ValueError: there are other buffers than before.
+            ValueError: the model has other buffers than before.
         """
         import torch
 
@@ -93,10 +94,10 @@ class Buffers:
             each.copy_(_moved_on(last, sent, each.cpu()))
 
     def words(self) -> list[Tensor]:
-        """Return the bits of buffers that are copied, for a broadcast of the first member's.
+        """Return the copied buffers' bits, for a broadcast of the first member's.
 
         Raises:
-            ValueError: there are other buffers than before.
+            ValueError: the model has other buffers than before.
         """
         import torch
 
@@ -108,10 +109,10 @@ class Buffers:
         return [each.words for each in self._words]
 
     def take_words(self) -> None:
-        """Use the first member's bits, which the words now hold.
+        """Apply the first member's bits, now in the words.
 
         Raises:
-            ValueError: there are other buffers than before.
+            ValueError: the model has other buffers than before.
         """
         self._finish_words()
         self._agreed = self._copies
@@ -119,7 +120,7 @@ class Buffers:
             each.copy_(_moved_on(copy, sent, each.cpu()))
 
     def finish(self) -> None:
-        """Leave out what steps have changed since the last averages: all have the same then."""
+        """Undo the changes since the last averages; then all sites have the same buffers."""
         self.adopt()
         for each, agreed in zip(self._copied(), self._agreed, strict=True):
             each.copy_(agreed)
@@ -130,18 +131,18 @@ class Buffers:
         self._words = []
 
     def base_checksum(self) -> int:
-        """Return a checksum of where the last average left the floating-point buffers."""
+        """Return a checksum of the floating-point buffers after the last average."""
         flat = [each.float().reshape(-1).numpy() for each in self._last]
         return checksum(np.concatenate(flat)) if flat else 0
 
     def adopt(self) -> None:
-        """Leave out what steps have changed since the last average, after a state was loaded."""
+        """Undo floating-point buffers' changes since the last average, after loading a state."""
         for each, last, sent in zip(self._averaged(), self._last, self._sent, strict=True):
             each.copy_(last)
             sent.copy_(last)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what goes on from here, where averages on their way have a result."""
+        """Return the state, once averages on their way have their results."""
         import torch
 
         self._finish_words()
@@ -155,10 +156,10 @@ class Buffers:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state.
+        """Continue from a state.
 
         Raises:
-            ValueError: it is of other buffers.
+            ValueError: the state is of other buffers.
         """
         here = [*self._last, *self._sent]
         saved = [*state["last"], *state["sent"]]
@@ -216,12 +217,12 @@ def _tensors(given: Iterable[Any]) -> list[Tensor]:
 
 
 def _moved_on(result: Tensor, sent: Tensor, now: Tensor) -> Tensor:
-    """Return an average's result, with what has changed since it began."""
+    """Return an average's result, plus the changes since it began."""
     import torch
 
     whole = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
     if not _is_averaged(result) and result.dtype not in whole:
-        # Flags and the like have no sum: what has changed since stays as it is.
+        # Flags and the like have no sum: elements that have changed since keep their new values.
         bits = getattr(torch, f"int{8 * result.element_size()}")
         is_same = now.view(bits) == sent.view(bits)
         return torch.where(is_same, result.view(bits), now.view(bits)).view(result.dtype)

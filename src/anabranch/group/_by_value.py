@@ -1,10 +1,10 @@
 """Functions, arguments and results for another process of this machine, by value.
 
 A process that multiprocessing starts imports this one's main module, if that is a file or a module.
-What it can import goes by its name, as with plain pickle, so that a class is one class in both.
-All else goes by value: functions of a notebook or of ``python -``, lambdas, closures, and tensors.
-Multiprocessing's own pickler hands tensors over in shared memory: that is gone once the sender has
-ended, and until then both processes write into the same elements.
+Importable objects are sent by name, as with plain pickle, so that a class is one class in both.
+All else is sent by value: functions of a notebook or of ``python -``, lambdas, closures, and
+tensors. Multiprocessing's own pickler puts tensors into shared memory: that is gone once the sender
+has ended, and until then both processes write into the same elements.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import cloudpickle
 
-# Types of tensors that PyTorch pickles and cannot read again: they go as integers of the same bits.
+# Types of tensors that PyTorch pickles and cannot read again: sent as integers of the same bits.
 _NEWER = ("float8", "uint16", "uint32", "uint64")
 
 
@@ -28,7 +28,7 @@ def dumps(value: Any) -> bytes:
     """Return a value as bytes; ``pickle.loads`` reads them in this process or a started one.
 
     Raises:
-        Exception: what the value's own type raises where it cannot be pickled.
+        Exception: the value cannot be pickled; its type raises this.
     """
     file = io.BytesIO()
     _Pickler(file).dump(value)
@@ -46,7 +46,7 @@ def is_main_imported() -> bool:
 
 
 def _is_descriptor(path: str) -> bool:
-    """Return whether a path names a descriptor of this process, which another has not open."""
+    """Return whether a path names a descriptor of this process, which no other can open."""
     return os.path.realpath(os.path.dirname(path)) == os.path.realpath("/dev/fd")
 
 
@@ -72,7 +72,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def reducer_override(self, value: Any) -> Any:
         """See :meth:`pickle.Pickler.reducer_override`."""
-        # cloudpickle takes no main module for one that can be imported.
+        # cloudpickle takes every main module for one that cannot be imported.
         if isinstance(value, type | FunctionType) and self._is_of_main(value):
             return NotImplemented
         torch = sys.modules.get("torch")  # a tensor exists only once torch is imported

@@ -1,11 +1,11 @@
-"""How the members of this process leave as the interpreter ends, so that it always does.
+"""How the members of this process leave as the interpreter ends, so that it cannot hang.
 
-A member that leaves waits until all others have left. So where several are in one process, each
-begins to leave before any is waited for, and all are waited for no longer than `EXIT_S`.
+A member that leaves waits until all others have left. So if one process has several members, all of
+them begin to leave before it waits for any. It waits no longer than `EXIT_S`.
 
-The interpreter joins its threads before it calls what ``atexit`` was given. A thread that waits in
-``close()`` for another member of this process would wait for ever, as nothing closes that one:
-where only such threads keep the interpreter alive, they begin to leave for all.
+The interpreter joins its threads before it calls ``atexit`` functions. A thread that waits in
+``close()`` for another member of this process would wait for ever, since nothing closes that one.
+If only such threads keep the interpreter alive, they begin to leave for all members.
 """
 
 from __future__ import annotations
@@ -28,29 +28,30 @@ _log = logging.getLogger("anabranch")
 
 
 class Leaver(Protocol):
-    """A member, as the end of the interpreter sees it."""
+    """The methods of a member that the end of the interpreter calls."""
 
     def begin_to_leave(self, error: BaseException | None) -> Future[None] | None:
-        """Begin to leave, if that has not begun; return what is done at its end, None after it."""
+        """Begin to leave, unless that has begun; return a future of the end, None after the end."""
 
     def end(self) -> None:
-        """End its event loop, whatever still runs there."""
+        """End the member's event loop, and all that still runs there."""
 
 
-# Changed without a lock, which a fork might find held: each use is one step of the interpreter's.
+# Without a lock, which a fork might copy while it is held: each change is one atomic operation of
+# the interpreter.
 _open: set[Leaver] = set()
 _closers: set[threading.Thread] = set()  # that wait in close()
 
 
 def opened(member: Leaver) -> None:
-    """Take note of a member that has to leave before the interpreter ends."""
+    """Register a member, which has to leave before the interpreter ends."""
     _open.add(member)
     atexit.unregister(_leave_at_exit)
-    atexit.register(_leave_at_exit)  # ahead of what was registered before this member joined
+    atexit.register(_leave_at_exit)  # runs ahead of functions registered before this member joined
 
 
 def ended(member: Leaver) -> None:
-    """Take note of a member that has left."""
+    """Forget a member that has left."""
     _open.discard(member)
 
 
@@ -58,7 +59,7 @@ def wait_until_left(leaving: Future[None]) -> None:
     """Wait for a member to leave, in ``close()``.
 
     Raises:
-        Exception: what leaving failed by.
+        Exception: the member could not leave in good order.
     """
     me, until_s = threading.current_thread(), None
     _closers.add(me)
@@ -77,10 +78,10 @@ def wait_until_left(leaving: Future[None]) -> None:
 
 
 def leave_together(members: Collection[Leaver], error: BaseException | None) -> None:
-    """Let members leave that wait for one another.
+    """Make members leave that wait for one another.
 
     Raises:
-        Exception: what the first of them failed by that did.
+        Exception: that of the first member that could not leave in good order.
     """
     leaving = _begin_all(members, error)
     try:
@@ -93,9 +94,9 @@ def leave_together(members: Collection[Leaver], error: BaseException | None) -> 
 
 
 def _only_closers_are_left() -> bool:
-    """Return whether the main thread has ended, and all that are waited for are in close()."""
+    """Return whether the main thread has ended, and all threads that it joins are in close()."""
     main = threading.main_thread()
-    # Pools join their threads at the main thread's end, which is over only afterwards.
+    # At the main thread's end, pools join their threads. It counts as alive until after that.
     if main.is_alive() and not getattr(threading, "_SHUTTING_DOWN", False):
         return False
     alive = {thread for thread in threading.enumerate() if not thread.daemon and thread is not main}
@@ -103,15 +104,14 @@ def _only_closers_are_left() -> bool:
 
 
 def _begin_all(members: Iterable[Leaver], error: BaseException | None) -> list[Future[None]]:
-    """Let members begin to leave; return those that have not left."""
+    """Make members begin to leave; return the futures of those that have not left."""
     return [each for member in members if (each := member.begin_to_leave(error)) is not None]
 
 
 def leave_quietly(members: Collection[Leaver], error: BaseException | None) -> None:
-    """Let members leave as the interpreter ends, and wait for that no longer than `EXIT_S`.
+    """Make members leave as the interpreter ends, and wait for that no longer than `EXIT_S`.
 
-    What leaving fails by is not told: a group that has ended has told its program at the program's
-    last call.
+    It reports no error of leaving: if the group has ended, the program's last call raised that.
     """
     if wait(_begin_all(members, error), EXIT_S).not_done:
         _log.warning(_LATE, EXIT_S)
@@ -120,4 +120,4 @@ def leave_quietly(members: Collection[Leaver], error: BaseException | None) -> N
 
 
 def _leave_at_exit() -> None:
-    leave_quietly([*_open], getattr(sys, "last_value", None))  # what ended it, if anything did
+    leave_quietly([*_open], getattr(sys, "last_value", None))  # the error that ended the program

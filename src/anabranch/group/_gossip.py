@@ -162,7 +162,7 @@ class ModelGossip:
             ValueError: a parameter has other memory than before, or the model has NaN or an
                 infinity and :attr:`Group.on_nan` is ``"raise"``; names the parameter. Or the gossip
                 is finished.
-            RunAborted: the group has ended; names the site or the fault that ended it.
+            RunAborted: the group has ended; names the cause.
         """
         if self.is_finished:
             raise ValueError(
@@ -192,7 +192,7 @@ class ModelGossip:
             ValueError: as for :meth:`step`.
             ExchangeError: another member has left, and the scheduler's settings do not permit the
                 others to continue without it.
-            RunAborted: the group has ended; names the site or the fault that ended it.
+            RunAborted: the group has ended; names the cause.
         """
         if self.is_finished:
             raise ValueError("this gossip is finished, and all models are alike: finish it once")

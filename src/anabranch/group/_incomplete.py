@@ -1,4 +1,4 @@
-"""Results that lack members' contributions: how many there were, and what is said of them. Pure."""
+"""Results that lack members' contributions: their number, and log lines about them. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from anabranch.site.collectives import Round
 
 
 class Incomplete:
-    """What one site has got of such results.
+    """The incomplete results at one site.
 
     Args:
-        names: the sites', by index.
+        names: the sites' names, by index.
 
     Attributes:
-        count: how many.
+        count: how many incomplete results this site has had.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -24,14 +24,15 @@ class Incomplete:
         self.count = 0
 
     def note(self, done: Round, members: Collection[int]) -> str:
-        """Take note of an exchange that has ended.
+        """Record an exchange that has ended.
 
         Args:
-            done: see there.
-            members: whose contributions its result could have.
+            done: the exchange.
+            members: the sites that could contribute.
 
         Returns:
-            What to say of it. Empty for a whole result, and where those sites were named before.
+            A line for the log. Empty if the result is complete, or if a line named the same sites
+            before.
         """
         lacking: Counter[int] = Counter()
         for part in done.contributions:
@@ -44,7 +45,7 @@ class Incomplete:
             return ""
         self._said.add(frozenset(lacking))
         elements = done.contributions[-1].stop
-        # A member that stayed and is in no part has joined lately: a loss would end its membership.
+        # A member in no part has joined lately: a lost site would be no member any more.
         late = [site for site in sorted(lacking) if self._catches_up(site, done, lacking)]
         lost = ", ".join(
             f"{self._names[site]} (in {lacking[site]} of {elements} elements)"

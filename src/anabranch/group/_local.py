@@ -1,4 +1,4 @@
-"""A whole group on this machine in one line, for tests and notebooks."""
+"""A whole group on this machine by one call, for tests and notebooks."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from anabranch.scheduler.deal import ByShare
 from anabranch.scheduler.server import Scheduler
 
 _LISTEN = "127.0.0.1", 0
-_RATE_BPS = 1e10  # of each link; nothing holds them to it, and all are alike
+_RATE_BPS = 1e10  # of each link: a placeholder, since nothing limits the links to it
 _POLL_S = 0.2
-_MERCY_S = 5.0  # for processes to end by themselves once one has failed
+_MERCY_S = 5.0  # for processes to end, before they are killed
 
 
 class Silent:
-    """A log that writes nothing down."""
+    """A log that writes nothing."""
 
     def began(self, buffer_elements: int, plan: Plan) -> None:
         """See :class:`anabranch.scheduler.run.Log`."""
@@ -75,7 +75,7 @@ def _serving(service: Service) -> Iterator[tuple[str, str]]:
     try:
         yield address, token
     finally:
-        if not sys.is_finalizing():  # else its thread runs no more
+        if not sys.is_finalizing():  # during that, the loop's thread no longer runs
             thread.run(end())
             thread.close()
 
@@ -84,8 +84,8 @@ def _serving(service: Service) -> Iterator[tuple[str, str]]:
 def local(sites: int | Service = 2) -> Iterator[tuple[Group, ...]]:
     """Make a group of sites in this process, over real connections, and leave it at the end.
 
-    Calls of one group wait for the others': make them from threads of their own, or with
-    ``async_op=True`` and wait afterwards.
+    A call at one site waits for the others' calls. So make them from one thread for each site, or
+    with ``async_op=True`` and wait afterwards.
 
     Args:
         sites: how many; or a :class:`Service`, whose overlay names them.
@@ -102,7 +102,7 @@ def local(sites: int | Service = 2) -> Iterator[tuple[Group, ...]]:
     names = [site.name for site in service.overlay.sites]
     with _serving(service) as (address, token):
         places = [Place(scheduler=address, site=name, token=token) for name in names]
-        with ThreadPoolExecutor(len(names)) as pool:  # each waits for the others
+        with ThreadPoolExecutor(len(names)) as pool:  # each join waits for the others
             groups = tuple(pool.map(join_at, places))
         members = [group._member for group in groups]
         try:
@@ -124,18 +124,18 @@ def _service(sites: int | Service) -> Service:
 def spawn(
     function: Callable[..., Any], sites: int | Service = 2, arguments: Sequence[Any] = ()
 ) -> list[Any]:
-    """Run a function at every site of a group, each in a process of its own on this machine.
+    """Run a function at every site of a group, each in a separate process on this machine.
 
     Args:
-        function: called as ``function(group, *arguments)``. It may stand in a notebook or in
-            ``python -``, and be a lambda or a closure; then it is sent with all it refers to. In a
-            script it stands at the top, and the call of ``spawn`` under ``if __name__ ==
+        function: called as ``function(group, *arguments)``. It may be a lambda, a closure, or a
+            function of a notebook or of ``python -``; then it is sent with all that it refers to.
+            In a script, define it at the top level, and call ``spawn`` under ``if __name__ ==
             "__main__"``, since each process imports the script.
         sites: how many; or a :class:`Service`, whose overlay names them.
-        arguments: for every site alike, each a copy.
+        arguments: the same for every site; each site gets a copy.
 
     Returns:
-        What each call returned, by rank. Tensors and arrays of any size are copied.
+        The result of each call, by rank. Tensors and arrays of any size are copied.
 
     Raises:
         TypeError: the function or an argument cannot be sent to another process; says why.
@@ -185,7 +185,7 @@ def _results(names: list[str], processes: list[Any], pipes: list[Any]) -> list[A
         for index in [i for i, pipe in waiting.items() if pipe in ready or i in gone]:
             pipe = waiting.pop(index)
             try:
-                if not pipe.poll():  # a child of its own may keep it open
+                if not pipe.poll():  # a child of the dead process may keep the pipe open
                     raise EOFError
                 failed, told = pipe.recv()
             except EOFError:

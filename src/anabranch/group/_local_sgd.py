@@ -1,4 +1,4 @@
-"""Averages of a model by its optimiser's own steps: local SGD and DiLoCo, in two lines."""
+"""Averages of a model, counted by its optimiser's steps: local SGD and DiLoCo in two lines."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from anabranch.train.sharded import check_whole
 
 
 class LocalSGD:
-    """Let sites train by themselves, and average their models every so often.
+    """Local SGD: sites train independently, and average their models periodically.
 
-    Every member enters the block at the same place, and all begin with the first one's parameters
-    and those buffers that the model's state has::
+    Every member enters the block at the same place. All begin with the first member's parameters
+    and its buffers in the model's ``state_dict``::
 
         with anabranch.LocalSGD(model, optimizer, group, every=100):
             for batch in loader:
@@ -24,32 +24,34 @@ class LocalSGD:
                 optimizer.step()
                 optimizer.zero_grad()
 
-    Each ``optimizer.step()`` counts one local step, and averages after it if that is due. At the
-    block's end all average until the last has made its steps, and have the same parameters and
-    buffers. Buffers, as of batch normalisation, are averaged as :meth:`Group.average` says.
+    Each ``optimizer.step()`` counts as one local step; an average follows if one is due. At the
+    block's end, members average until the last has made its steps. Then all have the same
+    parameters and buffers. Buffers, as of batch normalisation, are averaged as
+    :meth:`Group.average` says.
 
-    A site that leaves its block by an exception, or Ctrl-C, leaves the group by that exception, as
-    where it leaves the group's own block: the others hear its message and average on without it,
-    unless the scheduler is told ``--on-error abort``. Further calls of the group fail at that site.
+    If an exception or Ctrl-C ends the block at a site, this site leaves the group with that error.
+    The others get the message and continue to average without it, unless the scheduler's
+    ``--on-error`` is ``abort``. Further calls of the group fail at that site.
 
     Args:
-        model: a ``torch.nn.Module`` in float32; its parameters that need gradients, and buffers
-            that its state has, are averaged in place, so it is moved to its device before, and its
-            layers stay the same.
-        optimizer: of these parameters; any ``torch.optim.Optimizer``. Others may step them, too,
-            before it does.
+        model: a ``torch.nn.Module`` in float32. Its parameters that need gradients, and the buffers
+            in its ``state_dict``, are averaged in place. So move it to its device before, and do
+            not change its layers.
+        optimizer: any ``torch.optim.Optimizer`` of these parameters. Other optimizers may step
+            them, too, before this one does.
         group: the sites; under torch.distributed, ``torch.backend.group_of()``.
         every, delay, fragments, weight, wire: as for :meth:`Group.average`.
 
     Attributes:
-        average: what :meth:`Group.average` returned; None outside of the block.
+        average: the result of :meth:`Group.average`; None outside of the block.
 
     Raises:
-        ValueError: on entering, as for :meth:`Group.average`; or the block is entered already, no
-            parameter needs a gradient, one is not float32 or has no shape yet, the optimizer has
-            others than these, or a buffer is sparse or cannot be written to. After an average or at
-            the block's end, other parameters need gradients than on entering. With an outer
-            optimiser, at its end, models have changed and no site has counted a step.
+        ValueError: on entering: as for :meth:`Group.average`. Or the block is entered already; no
+            parameter needs a gradient; one is not float32 or has no shape yet; the optimizer has
+            other parameters that need gradients; or a buffer is sparse or cannot be written to.
+            After an average or at the block's end: other parameters need gradients than on
+            entering. At the end, with an outer optimiser: models have changed and no site has
+            counted a step.
         ExchangeError, RunAborted: on entering, from the optimizer's step, and at the end, as for
             :meth:`ModelAverage.step`.
     """
@@ -123,7 +125,7 @@ class LocalSGD:
             self._check_same()
 
     def _check_same(self) -> None:
-        """Check that the model has the parameters that are averaged, and no others to train."""
+        """Check that the model trains only the parameters that are averaged."""
         for name, each in self._model.named_parameters():
             if each.requires_grad and self._trained.get(name) is not each:
                 raise ValueError(
@@ -142,8 +144,8 @@ class LocalSGD:
         if average is None:
             return
         if error is not None:
-            # The others' next average would wait for this site. How many averages they have begun
-            # it cannot know, so that a later call of its own could be taken for one of these.
+            # The others' next average would wait for this site, which does not know how many they
+            # have begun. So they could take a later call of this site for one of their averages.
             self._group.__exit__(kind, error, traceback)
             return
         try:
@@ -182,16 +184,16 @@ def _trained(model: Any) -> dict[str, Any]:
 class DiLoCo(LocalSGD):
     """Local SGD whose averages are steps of an outer optimiser (Douillard et al., 2023).
 
-    With ``fragments`` and ``delay`` it is Streaming DiLoCo (2025): a part of the model is averaged
-    at a time, while local steps go on. As :class:`LocalSGD`, and::
+    With ``fragments`` and ``delay`` it is Streaming DiLoCo (2025): sites average one part of the
+    model at a time, while they make local steps. Use it like :class:`LocalSGD`::
 
         with anabranch.DiLoCo(model, optimizer, group, every=100):
             ...
 
     Args:
         model, optimizer, group, every, delay, fragments, weight, wire: as for :class:`LocalSGD`.
-        outer: the outer optimiser, which steps by the mean of what sites' models have changed by;
-            the paper's, with Nesterov momentum of 0.9 and a learning rate of 0.7, if not given.
+        outer: the outer optimiser, which steps by the mean change of the sites' models. If not
+            given, the paper's: Nesterov momentum of 0.9 and a learning rate of 0.7.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a step of a served model makes of its updates, from the run's merge rule."""
+"""How a step of a served model combines its updates, from the run's merge rule."""
 
 from __future__ import annotations
 

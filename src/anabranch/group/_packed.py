@@ -1,4 +1,4 @@
-"""Small values that a program tells its group: as numbers, or as msgpack for members. Pure."""
+"""Small values that a program gives to its group: checked numbers, and msgpack bytes. Pure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def number_of(name: str, given: Any, should_be: str = "a number") -> float:
     """Return a number, a tensor or an array of one element as a float; infinite where too large.
 
     Args:
-        name: of the argument, for errors.
-        given: by the program.
-        should_be: what it is to be, for errors.
+        name: the argument's name, for errors.
+        given: the program's value.
+        should_be: the valid values in words, for errors.
 
     Raises:
-        ValueError: it is no such.
+        ValueError: the value is none of these.
     """
     if hasattr(given, "detach"):
         given = given.detach()
@@ -32,7 +32,7 @@ def number_of(name: str, given: Any, should_be: str = "a number") -> float:
         return float(given)
     except OverflowError:  # as of 10**400
         return math.inf
-    except (TypeError, ValueError, RuntimeError):  # the last as of a tensor of two elements
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of two elements
         raise ValueError(f"{name} is {given!r}, must be {should_be}") from None
 
 
@@ -40,12 +40,12 @@ def count_of(name: str, given: Any, least: int) -> int:
     """Return a count.
 
     Args:
-        name: of the argument, for errors.
-        given: by the program.
-        least: what it is at least.
+        name: the argument's name, for errors.
+        given: the program's value.
+        least: the smallest valid count.
 
     Raises:
-        ValueError: it is no integer, or out of range.
+        ValueError: the value is no integer, or out of range.
     """
     if not isinstance(given, Integral) or not least <= int(given) <= MOST_COUNTED:
         raise ValueError(f"{name} is {given!r}, must be an integer from {least} to {MOST_COUNTED}")
@@ -59,8 +59,8 @@ def packed(value: Any) -> bytes:
         value: see :meth:`anabranch.group.blocking_group.Group.all_gather`.
 
     Raises:
-        TypeError: a value of a kind that msgpack does not know.
-        ValueError: one that it cannot hold, or that no reader could take; says why.
+        TypeError: the value is of a type that msgpack does not know.
+        ValueError: msgpack cannot encode the value, or a reader could not decode it; says why.
     """
     try:
         data = msgspec.msgpack.encode(value, enc_hook=_plain)
@@ -83,7 +83,7 @@ def packed(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Return one of NumPy's numbers as Python's."""
+    """Return a NumPy number as a Python number."""
     found = value.item() if isinstance(value, np.generic) else value
     if isinstance(found, np.generic) or not isinstance(value, np.generic):
         raise TypeError(f"values of type {type(value).__name__} are not supported")

@@ -1,6 +1,7 @@
-"""The memory of a model that is served: parameters, then buffers, as one flat array.
+"""The memory of a served model: parameters, then buffers, as one flat array.
 
-Parameters travel as gradients, buffers as they are. Integers are exact in float32 up to 2^24.
+A push sends gradients of the parameters, and the buffers' values. Integers are exact in float32 up
+to 2^24.
 """
 
 from __future__ import annotations
@@ -19,25 +20,25 @@ _MOST_COUNTED = 1 << 24
 
 
 class ServedMemory:
-    """What one member holds of a served model.
+    """One member's memory of a served model.
 
     Args:
-        parameters: float32, on which servers' rule steps.
+        parameters: float32; the servers' optimiser steps them.
         buffers: float32, of which servers keep a mean, and integers, of which they keep the
             largest.
 
     Attributes:
         model: shape (elements,): parameters, float buffers, integers; pulls overwrite it.
-        gradients: likewise, what is pushed.
-        averaged_elements, largest_elements: how many elements at its end are float buffers, and
-            after these integers.
-        permission: of the update that is computed now.
+        gradients: the pushed array, of the same shape.
+        averaged_elements, largest_elements: how many elements of the model are float buffers, and
+            how many integers follow them, at its end.
+        permission: that of the update being computed; None between updates.
         is_over: whether no update follows.
         pulled_s: when the latest model came, by the loop's time.
-        asks_loss: whether a push has to say the loss of its batch.
+        asks_loss: whether a push needs the loss of its batch.
 
     Raises:
-        ValueError: a tensor of another type, or a buffer of integers beyond 2^24.
+        ValueError: a tensor is of another type, or a buffer has integers beyond 2^24.
     """
 
     def __init__(self, parameters: list[Any], buffers: list[Any]) -> None:
@@ -62,32 +63,33 @@ class ServedMemory:
         self.asks_loss = False
 
     def fill(self, gradients: list[Any], refuses_nan: bool) -> None:
-        """Put together what is pushed: gradients, and the buffers as they are.
+        """Fill ``gradients`` with the gradients, and with the buffers' values.
 
         Args:
             gradients: in the order of the parameters.
-            refuses_nan: whether NaN and infinities in them are an error: the model would have them.
+            refuses_nan: whether NaN and infinities in the gradients are an error, since they would
+                reach the model.
 
         Raises:
-            ValueError: gradients of other sizes than the parameters', or not finite, or integers
-                beyond 2^24.
+            ValueError: the gradients have another size than the parameters, or are not finite, or a
+                buffer has integers beyond 2^24.
         """
         given = Tensors(gradients)
         if refuses_nan and (found := find_not_finite(given.parts, given.wire)):
             raise ValueError(
-                f"gradient {found[0]} has {found[1]} NaN or infinite elements, and the model that "
-                "all share would have them; push another, or set group.on_nan = 'allow'"
+                f"gradient {found[0]} has {found[1]} NaN or infinite elements, which would reach "
+                "the shared model; push another, or set group.on_nan = 'allow'"
             )
         if given.elements != self._first_buffer:
             raise ValueError(
                 f"the gradients have {given.elements} elements, the parameters "
-                f"{self._first_buffer}; buffers are sent by themselves"
+                f"{self._first_buffer}; give no buffers, since push sends them too"
             )
         self.gradients[: self._first_buffer] = given.read(0, given.elements)
         self._read_buffers(self.gradients)
 
     def write(self) -> None:
-        """Put the model into parameters and buffers."""
+        """Copy the model into parameters and buffers."""
         self._parameters.write(0, self.model[: self._first_buffer])
         self._parameters.finish()
         if self._averaged is not None:
@@ -128,5 +130,5 @@ class ServedMemory:
 
 
 def _array(given: Any) -> Array:
-    """Return a tensor's elements; its memory, where that is the CPU's."""
+    """Return a tensor's elements: its own memory if that is the CPU's, else a copy."""
     return given if isinstance(given, np.ndarray) else given.detach().cpu().numpy()

@@ -36,7 +36,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         auxiliary: how many chunks auxiliary paths take; None where there are none.
         measuring: how a site measures its links; None where it measures nothing.
         assumes_rates: whether the overlay's rates are placeholders.
-        workers: number of sites that push updates to a served model; 0 if none is served.
+        workers: number of sites that push updates to a served model; 0 if no model is served.
         added_up: the workers whose updates are summed on the way, where the pace is a barrier.
         ahead: how many updates a worker may compute ahead.
         mixes: what servers combine in a step, see :class:`anabranch.scheduler.paced.Serve`.
@@ -87,8 +87,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Args:
             elements: see ``chunk_elements``.
             strands: connections of each lane.
-            room_elements: of data that may come before its exchange has begun here, where the
-                program knows how much can; None for as much as may be under way.
+            room_elements: limit on the data that may come before its exchange has begun here, if
+                the program knows it; None for as much as may be under way.
         """
         most, kept = self.most_chunk_elements, KEPT_ELEMENTS
         if room_elements is None:
@@ -98,7 +98,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return Transport(chunk, most, room_elements, strands, self.auxiliary, kept)
 
     def meter(self, elements: int = 0) -> Meter | None:
-        """Return what measures the links to a site; None where none are measured.
+        """Return a meter of the links to a site; None where no link is measured.
 
         Args:
             elements: see ``chunk_elements``.
@@ -173,7 +173,7 @@ def loads(text: str) -> Settings:
     """Read what ``dumps`` wrote.
 
     Raises:
-        MalformedMessage: it is something else; says what is wrong.
+        MalformedMessage: the text holds no settings; says what is wrong.
     """
     try:
         return _decoder.decode(text)

@@ -1,4 +1,4 @@
-"""A site that `spawn` has started, in a process of its own; the scheduler is in another."""
+"""A site that `spawn` has started in a separate process; the scheduler is in another one."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from anabranch.net.errors import RunAborted
 
 
 def run(pipe: Any, sent: bytes, address: str, name: str, token: str) -> None:
-    """Call a function at a site of a group; tell the process that spawned this one what came of it.
+    """Call a function at a site of a group, and send its result to the parent process.
 
     Args:
-        pipe: to that process: is sent (None, the pickled result), or (whether this site only heard
+        pipe: to the parent. This sends (None, the pickled result), or (whether the error is only
             that the group has ended, the traceback).
         sent: the pickled function and its arguments.
-        address, name, token: of the scheduler, of this site, of the group.
+        address, name, token: the scheduler's address, this site's name, the group's token.
     """
     try:
         function, arguments = pickle.loads(sent)
@@ -27,7 +27,7 @@ def run(pipe: Any, sent: bytes, address: str, name: str, token: str) -> None:
             result = function(group, *arguments)
             pickled = _by_value.dumps(result)
     except BaseException as error:
-        # A site that only hears that another failed is not the one to tell about.
+        # A RunAborted most likely follows from another site's failure, which the parent prefers.
         pipe.send((isinstance(error, RunAborted), "".join(traceback.format_exception(error))))
         return
     pipe.send((None, pickled))

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, beside whatever else the process does."""
+"""An event loop in a separate thread of the process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LoopThread:
     """A running event loop.
 
     Args:
-        name: of its thread.
+        name: the name of its thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -34,7 +34,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Return a coroutine's result, run in the loop; an interrupt cancels it."""
+        """Run a coroutine in the loop, and return its result; an interrupt cancels it."""
         future = self.submit(coroutine)
         try:
             return future.result()
@@ -43,7 +43,7 @@ class LoopThread:
             raise
 
     def close(self) -> None:
-        """End the loop and its thread, and whatever still runs there."""
+        """End the loop and its thread, and all that still runs there."""
         if self._loop.is_closed():
             return
         asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result()

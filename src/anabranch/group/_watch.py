@@ -1,20 +1,20 @@
-"""The parameters that a group's means are for, and a checksum of them now and then.
+"""Find the parameters that averaged gradients change, and checksum them now and then.
 
 ``all_reduce`` gets gradients, which do not name their parameters. But PyTorch calls a hook before
-each step of any optimizer (``register_optimizer_step_pre_hook``). So a watch notes in which memory
-averaged gradients lie, and the next step of an optimizer whose parameters have these gradients
-tells which parameters the mean is about to change. At that point they are to be the same bits at
-every member: the local steps, if any, that a program made before the mean are undone or averaged.
+each step of any optimizer (``register_optimizer_step_pre_hook``). So a watch records the memory of
+averaged gradients. If the parameters of an optimizer's next step have these gradients, the mean is
+about to change these parameters. At that point, their bits must be the same at every member: if a
+program made local steps before the mean, it has undone or averaged them.
 
-Memory that was freed may have another gradient at the same address, one that is no mean. So a watch
-refers to each tensor's storage, weakly, and not to its address alone.
+Freed memory may later hold another gradient at the same address, one that is no mean. So a watch
+refers weakly to each tensor's storage, and not to its address alone.
 
-The first such step is compared, and then the second, fourth, eighth and so on. A checksum of a
-sample of the parameters goes beside the request for the next mean, and costs no wait. Each
-optimizer has a first step, so a second model has one, too.
+Members compare the first such step, and then the second, fourth, eighth and so on. A checksum of a
+sample of the parameters travels with the request for the next mean, and costs no wait. Each
+optimizer has its first step, so a second model's first step is compared, too.
 
-It runs inside a user's ``optimizer.step()``. Nothing here raises, waits for another site or keeps a
-tensor alive. A checksum of parameters on a GPU waits for that.
+The watch runs inside a user's ``optimizer.step()``. It never raises, waits for another site or
+keeps a tensor alive. A checksum of parameters on a GPU waits for the GPU.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from typing import Any
 
 from anabranch.net.messages import Model
 
-_SAMPLED = 1 << 16  # elements of a model that are looked at
-_EVERY = 1 << 10  # steps, once there have been so many
-_MOST_GRADIENTS = 1 << 17  # of which no step of an optimizer was seen
-_MOST_BEFORE_FIRST = 1 << 10  # means of which none was for a step of an optimizer
+_SAMPLED = 1 << 16  # elements of a model in its checksum
+_EVERY = 1 << 10  # steps between comparisons, from this step on
+_MOST_GRADIENTS = 1 << 17  # remembered without a step of their optimizer
+_MOST_BEFORE_FIRST = 1 << 10  # means before the first comparison that may still await one
 
 _lock = threading.Lock()
 _watching: weakref.WeakSet[Watch] = weakref.WeakSet()
@@ -38,22 +38,22 @@ _is_hooked = False
 
 
 class Watch:
-    """One group's, at one site."""
+    """The watch of one group at one site."""
 
     def __init__(self) -> None:
-        # The storages of tensors averaged since a step used some of them, by where these begin.
+        # The storages of tensors averaged since a step used some of them, by the tensor's address.
         self._averaged: dict[int, Any] = {}
         self._has_stepped = False
         self._steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._steps_before = 0  # that an optimizer counts for, which has made none here
-        self._known: Any = None  # parameters that were compared, once PyTorch is needed
+        self._steps_before = 0  # the initial count of an optimizer without steps here
+        self._known: Any = None  # the compared parameters; None until PyTorch is needed
         self._model: Model | None = None
         self._means = 0  # before the first comparison
         self._has_compared = False
         _begin(self)
 
     def averaged(self, given: Iterable[Any]) -> None:
-        """Take note of tensors that are averaged, which may be gradients; arrays are none."""
+        """Record averaged tensors, which may be gradients; skip arrays, which cannot be."""
         self._means += 1
         from torch import Tensor, nn, strided
         from torch.multiprocessing.reductions import StorageWeakRef
@@ -64,12 +64,12 @@ class Watch:
         for each in given:
             if type(each) in (Tensor, nn.Parameter) and each.layout is strided:
                 address = each.data_ptr()
-                self._averaged.pop(address, None)  # the order is that of the latest calls
+                self._averaged.pop(address, None)  # so that the latest call sets the order
                 reference = StorageWeakRef(each.untyped_storage())
                 self._averaged[address] = reference
 
     def before_step(self, optimizer: Any) -> None:
-        """Look at the parameters that an optimizer is about to change, if it is by a mean."""
+        """Checksum the parameters that an optimizer is about to change by a mean, if due."""
         if not self._averaged:
             return
         step = self._steps.get(optimizer, self._steps_before) + 1
@@ -82,7 +82,7 @@ class Watch:
         if not is_due:
             self._averaged.clear()
             return
-        for address in found:  # what is left may be another optimizer's, to be compared with these
+        for address in found:  # the others may be another optimizer's, compared together with these
             del self._averaged[address]
         is_first = self._are_new(found.values()) and step == 1
         earlier = b""
@@ -93,11 +93,11 @@ class Watch:
         self._model = Model(step, sample_checksum(parameters, earlier), is_first)
 
     def _averaged_of(self, optimizer: Any, most: int | None) -> dict[int, Any]:
-        """Return an optimizer's parameters whose gradients are averaged, by these' addresses.
+        """Return an optimizer's parameters with averaged gradients, by the gradients' addresses.
 
         Args:
-            optimizer: any of PyTorch's.
-            most: how many to look for; None for all, in the order in which they were averaged.
+            optimizer: any PyTorch optimizer.
+            most: how many to look for; None for all, in the order of their averages.
         """
         from torch import Tensor, nn, strided
 
@@ -117,7 +117,7 @@ class Watch:
         return {address: found[address] for address in self._averaged if address in found}
 
     def _are_new(self, parameters: Iterable[Any]) -> bool:
-        """Return whether some of these were never compared; take note of them."""
+        """Return whether some parameters were never compared; remember them."""
         from torch.utils.weak import WeakIdKeyDictionary
 
         if self._known is None:
@@ -128,26 +128,26 @@ class Watch:
         return bool(new)
 
     def take(self) -> Model | None:
-        """Return what is to be compared, once."""
+        """Return the checksum to compare, once; None where no comparison is due."""
         model, self._model = self._model, None
         self._has_compared |= model is not None
         return model
 
     @property
     def may_begin_unlike(self) -> bool:
-        """Whether the next mean may be the one that fails, as models differ before the first step.
+        """Whether the next mean may fail because models differ before the first step.
 
-        The scheduler fails it before any site has its result, so it is not asked for ahead.
+        The scheduler fails it before any site has its result. So no site may request it ahead.
         """
         awaits_step = bool(self._averaged) and self._means < _MOST_BEFORE_FIRST
         return awaits_step and not self._has_compared
 
     def let_in(self, others_go_on: bool) -> None:
-        """Take note that sites were let in: all count their steps from here on.
+        """Restart the count of steps after an admission, at all members.
 
         Args:
-            others_go_on: whether they come to a training that goes on. What they make up for may be
-                rounded otherwise than where the others made it.
+            others_go_on: whether the group was running. A newcomer repeats the others' steps, and
+                may round them differently, so that the next step is not compared as the first.
         """
         self._steps.clear()
         self._model = None
@@ -159,9 +159,9 @@ def sample_checksum(parameters: Sequence[Any], earlier: bytes = b"") -> int:
     """Return 64 bits of a sample of tensors' elements: the same for the same bits.
 
     Args:
-        parameters: dense tensors of any types, on any devices. Of each about as many elements
-            count, at equal distances; of small ones all.
-        earlier: goes into the checksum before them.
+        parameters: dense tensors of any types, on any devices. The sample takes about as many
+            elements of each, at equal distances, and all of small tensors.
+        earlier: bytes that go into the checksum before the sample.
     """
     import torch
 
@@ -178,13 +178,13 @@ def sample_checksum(parameters: Sequence[Any], earlier: bytes = b"") -> int:
 
 
 def _begin(watch: Watch) -> None:
-    """Have a watch told of optimizers' steps for as long as it is referred to."""
+    """Tell a watch of optimizers' steps, as long as it is referred to."""
     global _is_hooked
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     with _lock:
         _watching.add(watch)
-        if not _is_hooked:  # once: a step in another thread may go through the hooks just now
+        if not _is_hooked:  # once for all: another thread's step may be iterating over the hooks
             register_optimizer_step_pre_hook(_before_step)
             _is_hooked = True
 
@@ -192,7 +192,7 @@ def _begin(watch: Watch) -> None:
 def _before_step(optimizer: Any, *_: Any) -> None:
     import torch
 
-    if torch.compiler.is_compiling():  # a step that is compiled is not looked at
+    if torch.compiler.is_compiling():  # a watch ignores compiled steps
         return
     with _lock:
         watching = [*_watching]

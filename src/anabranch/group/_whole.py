@@ -1,7 +1,7 @@
 """Futures that fail when a member is lost, for calls that need every member.
 
-A group's own calls go on where a member is lost. Calls that other libraries carry between the same
-processes, as gloo's, do not: they wait for the lost member. Such a caller watches a future.
+If a member is lost, a group's calls continue without it. Calls of other libraries between the same
+processes, such as gloo, do not: they wait for the lost member. Their caller watches a future.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ class Whole:
         """Return a future that fails once one of these sites is lost, or with ``ended``.
 
         Args:
-            sites: by index.
-            ended: fails by what ends the group early; where it is cancelled, so is the result.
+            sites: indices of sites.
+            ended: fails with the error that ends the group early. If it is cancelled, so is the
+                result.
         """
         future: Future[None] = Future()
         self._watched.append((frozenset(sites), future))
@@ -39,12 +40,12 @@ class Whole:
         return future
 
     def lost(self, site: int, reason: str) -> None:
-        """Take note that a site is lost, and that the others go on."""
+        """Fail the futures that watch a lost site; the others continue."""
         for sites, future in [*self._watched]:
             if site in sites:
                 _fail(future, ExchangeError(reason))
 
 
 def _fail(future: Future[None], error: BaseException) -> None:
-    with suppress(InvalidStateError):  # it has failed before, or was cancelled
+    with suppress(InvalidStateError):  # the future has failed before, or was cancelled
         future.set_exception(error)

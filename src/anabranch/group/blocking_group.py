@@ -170,7 +170,7 @@ class Handle:
         Raises:
             TimeoutError: the exchange is not done by then; it continues.
             ExchangeError: the members disagree on what to exchange; the tensors are unchanged.
-            RunAborted: the group has ended; names the site or the fault that ended it.
+            RunAborted: the group has ended; names the cause.
         """
         try:
             done = self._future.result(timeout_s)
@@ -391,7 +391,7 @@ class Group:
                 before the first step, see :attr:`on_unlike`. The tensors are unchanged.
             RunEnded: (an ExchangeError) a stop rule has ended the run. No member makes this call,
                 and all hold the result of the one before.
-            RunAborted: the group has ended; names the site or the fault that ended it. The tensors'
+            RunAborted: the group has ended; names the cause. The tensors'
                 values are then undefined, and may change until the group is closed.
         """
         if not isinstance(op, str) or op not in OPS:
@@ -539,7 +539,7 @@ class Group:
             ValueError: the value is too large or nested too deeply, or has an integer of more than
                 64 bits, or a string that is no Unicode text (a lone surrogate).
             ExchangeError: another member exchanges in place of this call, or has left; names it.
-            RunAborted: the group has ended; names the site or the fault that ended it.
+            RunAborted: the group has ended; names the cause.
         """
         data = packed(value)
         if len(data) > MOST_GATHERED_BYTES:
@@ -808,7 +808,7 @@ class Group:
             ValueError: an argument is invalid, or the group does not gossip, or another site gives
                 another model, ``every`` or wire; says which.
             TypeError: the weight is no number.
-            RunAborted: the group has ended; names the site or the fault that ended it.
+            RunAborted: the group has ended; names the cause.
         """
         if self._channel:
             raise ValueError("a subgroup does not gossip; call gossip() of the whole group")
@@ -867,7 +867,7 @@ class Group:
             ExchangeError: this site is new, and a member's state has a value of another type, or
                 members' states differ in their tensors' names, types or shapes. It names the
                 members, which log it and continue. Or another member makes another call; names it.
-            RunAborted: the group has ended; names the site or the fault that ended it.
+            RunAborted: the group has ended; names the cause.
         """
         if self._channel:
             raise ValueError("a subgroup lets no site in; call admit() of the whole group")
@@ -932,7 +932,7 @@ class Group:
             (``Serving.last_to``), the parameters hold an earlier model, and a warning says so.
 
         Raises:
-            RunAborted: the group has ended; names the site or the fault that ended it.
+            RunAborted: the group has ended; names the cause.
         """
         return self._member.pull()
 
@@ -966,7 +966,7 @@ class Group:
         Raises:
             ValueError: gradients, samples, weight or loss are invalid; says which.
             TypeError: the weight is no number.
-            RunAborted: the group has ended; names the site or the fault that ended it.
+            RunAborted: the group has ended; names the cause.
         """
         self._member.push(list(gradients), samples, weight, loss, self.on_nan == "raise")
 
@@ -1043,7 +1043,7 @@ class Group:
         """Leave: wait until this site's calls have ended and every site has left, and close.
 
         Raises:
-            RunAborted: the group has ended before; names the site or the fault that ended it.
+            RunAborted: the group has ended before; names the cause.
         """
         self._member.close(None)
 

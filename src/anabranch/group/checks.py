@@ -1,4 +1,4 @@
-"""Whether what a group is served with fits together, and is for a group at all. Pure."""
+"""Checks of a group's settings: each alone, and whether they fit together. Pure."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from anabranch.group.service import Service
 
 NO_JOURNAL = (
-    "journal: neighbours that gossip go by what they told each other, which no journal has, so the "
-    "group ends with its scheduler; leave the journal or gossip out"
+    "journal: sites that gossip exchange state that no journal has, so the group ends with its "
+    "scheduler; leave the journal or gossip out"
 )
 
 
@@ -65,19 +65,19 @@ _WORDS: dict[str, tuple[str, ...]] = {
 
 
 class ServiceError(BadInput):
-    """What a group is to be served with does not fit together; the message names the setting."""
+    """A group's settings do not fit together; the message names the setting."""
 
 
 def check_values(service: Service, serving: type, machines: type) -> None:
-    """Check each value by itself, of a group's service or of a scenario's.
+    """Check each setting alone, of a group's service or of a scenario's.
 
     Args:
-        service: which.
-        serving, machines: the classes of these two values.
+        service: the settings.
+        serving, machines: the classes of these two settings.
 
     Raises:
-        TypeError: a value of another kind; names it.
-        ValueError: a number or word that cannot be; names it.
+        TypeError: a setting is of another type; names it.
+        ValueError: a number or word is invalid; names the setting.
     """
     ours = {"serving": (serving, "a Serving"), "machines": (machines, "a Machines")}
     for name, (kind, shown) in (_KINDS | ours).items():
@@ -103,15 +103,15 @@ def check_values(service: Service, serving: type, machines: type) -> None:
 
 
 def check(service: Service, plan: Plan, has_journal: bool) -> None:
-    """Check what a group is to be served with.
+    """Check that a group's settings fit together.
 
     Args:
-        service: what with.
-        plan: the first.
-        has_journal: whether the scheduler keeps one.
+        service: the settings.
+        plan: the first plan.
+        has_journal: whether the scheduler keeps a journal.
 
     Raises:
-        ServiceError: a setting that does not fit the others, or that scenarios alone support.
+        ServiceError: a setting does not fit the others, or is for scenarios alone.
     """
     serving = service.serving
     for answer, is_given in (
@@ -128,13 +128,13 @@ def check(service: Service, plan: Plan, has_journal: bool) -> None:
     if service.merge.weighs_data:
         raise ServiceError(
             f"merge: {tag_of(service.merge)} asks how many samples sites hold; leave it out, and "
-            "let each site say what its update counts, push(weight=...), or its model, "
+            "let each site weigh its update by push(weight=...), or its model by "
             "gossip(weight=...)"
         )
     if service.chunk_elements and service.least_chunk_elements != LEAST_CHUNK_ELEMENTS:
         raise ServiceError(
-            "least_chunk_elements is of chunks whose size follows the buffer and the plan, and "
-            "chunk_elements gives all chunks one; leave one of them out"
+            "least_chunk_elements bounds chunks whose size follows the buffer and the plan, and "
+            "chunk_elements gives all chunks one size; leave one of them out"
         )
     if service.on_loss == "abort" and service.least_sites != LEAST_SITES:
         raise ServiceError(
@@ -177,10 +177,10 @@ def _check_beginning(service: Service) -> None:
 
 
 def check_unserved(load: AnyLoad, serve: Serve, updates: int, batch_size: int) -> None:
-    """Check that what only a served model has is not given where none is served.
+    """Check that settings of a served model are not given where no model is served.
 
     Raises:
-        ServiceError: it is; names it.
+        ServiceError: such a setting is given; names it.
     """
     for name, value, usual in (
         ("load", load, EqualBatches()),
@@ -242,10 +242,10 @@ def _check_served(service: Service, plan: Plan) -> None:
 
 
 def check_gossips(pace: AnyPace | None, merge: AnyMerge, begin_with: int | None) -> None:
-    """Check that a group can gossip, with these settings of it.
+    """Check that a group with these settings can gossip.
 
     Raises:
-        ServiceError: it cannot; names the setting, and what to do.
+        ServiceError: it cannot; names the setting, and says what to do.
     """
     if pace is not None:
         raise ServiceError(
@@ -254,8 +254,8 @@ def check_gossips(pace: AnyPace | None, merge: AnyMerge, begin_with: int | None)
         )
     if begin_with is not None:
         raise ServiceError(
-            "begin_with: a group that gossips begins with all of its sites, and lets none in "
-            "later; leave begin_with or gossip out"
+            "begin_with: a group that gossips begins with all of its sites, and admits none later; "
+            "leave begin_with or gossip out"
         )
     if (why := unfit_for_letters(merge)) is not None:
         raise ServiceError(why)

@@ -1,4 +1,4 @@
-"""A group's settings as a TOML file: the tables are those of a scenario, under the same keys."""
+"""A group's settings as a TOML file, with the tables and keys of a scenario's file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from anabranch.scheduler.paced import Serve
 from anabranch.scheduler.stop_rules import StopRules
 
 UNKNOWN_BPS = 100e6
-"""Taken for a link's rate until it is measured."""
+"""The assumed rate of a link until it is measured."""
 
 
 class Stop(Table, frozen=True, kw_only=True):
@@ -50,20 +50,21 @@ class Stop(Table, frozen=True, kw_only=True):
             raise ValueError("stop: it says nothing; give after_s, rounds, accuracy or loss")
 
     def rules(self) -> StopRules:
-        """Return it as a group's service has it."""
+        """Return the stop rules for a group's service."""
         return StopRules(self.after_s, self.rounds, self.accuracy, self.loss, self.reached_by)
 
 
 class GroupFile(Table, frozen=True, kw_only=True):
-    """What a group is served with; see :class:`anabranch.group.service.Service` for each key.
+    """A group's settings; :class:`anabranch.group.service.Service` explains each key.
 
     Args:
-        overlay: a built-in overlay, or a file, from this file's folder.
-        sites: in place of an overlay: names, each linked with each, by links that are measured.
-        route: ``planner`` there.
-        keep_plan: whether rates are facts, so that no link is measured and the first plan stays.
-        serve: which sites compute, and on which model; ``serving.serve`` there.
-        stop: when it ends.
+        overlay: a built-in overlay, or a file, relative to this file's folder.
+        sites: names of sites, in place of an overlay: each pair has links, which are measured.
+        route: the service's ``planner``.
+        keep_plan: whether the overlay's rates are exact. If so, no link is measured, and the first
+            plan stays.
+        serve: which sites compute, and on which model; the service's ``serving.serve``.
+        stop: when the group ends.
     """
 
     overlay: str | None = None
@@ -97,7 +98,7 @@ class GroupFile(Table, frozen=True, kw_only=True):
         if (self.overlay is None) == (not self.sites):
             raise ValueError("overlay: give either that or sites")
         if self.keep_plan and self.sites:
-            raise ValueError("keep_plan: nothing is known of links between sites; give an overlay")
+            raise ValueError("keep_plan: the links between sites have no rates; give an overlay")
         if self.keep_plan and self.awareness is not None:
             raise ValueError("keep_plan: [awareness] measures links; leave one of them out")
         if self.pace is None:
@@ -111,13 +112,13 @@ class GroupFile(Table, frozen=True, kw_only=True):
             check_gossips(self.pace, self.merge, self.begin_with)
 
     def service(self, folder: Path) -> Service:
-        """Return what to serve a group with.
+        """Return the service of these settings.
 
         Args:
-            folder: where paths begin.
+            folder: the folder to which paths are relative.
 
         Raises:
-            OverlayError: the overlay cannot be used.
+            OverlayError: the overlay is invalid.
         """
         route, awareness = self.route, self.awareness
         if awareness is None and self.pace is None and not self.keep_plan:
@@ -160,7 +161,12 @@ class GroupFile(Table, frozen=True, kw_only=True):
 
 
 def complete(names: Sequence[str], rate_bps: float | None) -> Overlay:
-    """Return an overlay of these sites, each linked with each; rates are None until measured."""
+    """Return an overlay with links between all pairs of sites.
+
+    Args:
+        names: the sites' names.
+        rate_bps: the rate of each link; None assumes ``UNKNOWN_BPS`` until it is measured.
+    """
     sites = tuple(Site(name.strip()) for name in names)
     basis: overlays.Basis = "assumed" if rate_bps is None else "given"
     links = tuple(
@@ -171,11 +177,11 @@ def complete(names: Sequence[str], rate_bps: float | None) -> Overlay:
 
 
 def load(path: Path) -> Service:
-    """Return what a file says that a group is served with.
+    """Return the service that a file describes.
 
     Raises:
-        TomlError: names the file, the key, and what to do.
-        OverlayError: the overlay cannot be used.
+        TomlError: the file is invalid; names the file and the key, and says what to do.
+        OverlayError: the overlay is invalid.
     """
     text = read_text(path, TomlError)
     try:

@@ -1,4 +1,4 @@
-"""The log of a run, of a group's and of a scenario's alike: from the first event to the last."""
+"""The log of a run, of a group or of a scenario: from the first event to the last."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from anabranch.scheduler.run import Abandoned
 from anabranch.scheduler.server import Scheduler
 
 First = Callable[[int, Plan | None], events.RunStarted]
-"""Returns the first event of a log, which says what runs: called with the elements of the buffer
-and the first plan; with 0 and None where the run ended before it began."""
+"""Returns the first event of a log, which describes the run. Takes the elements of the buffer and
+the first plan; 0 and None if the run ended before it began."""
 
 
 class RunLog:
-    """Writes a run's events down, and says the most important ones.
+    """Writes a run's events to the log, and prints the most important ones.
 
     Args:
-        log: where to write; None for nowhere.
+        log: the event log; None writes none.
         first: makes the first event.
-        console: prints what an operator should know at once; None for no output.
+        console: prints operator messages; None for no output.
         on_start: called when the run begins.
 
     Attributes:
@@ -41,7 +41,7 @@ class RunLog:
         self._first = first
         self._console = console
         self._on_start = on_start
-        self._held: list[events.Event] = []  # until the first event: what was meant to happen
+        self._held: list[events.Event] = []  # until the first event, which leads the log
         self._began = False
         self.has_ended = False
 
@@ -69,8 +69,8 @@ class RunLog:
         """Write the last event.
 
         Args:
-            error: why the run failed; None where it ended well.
-            scheduler: whose run it was.
+            error: why the run failed; None if it ended well.
+            scheduler: the run's scheduler.
             goes_on: whether the sites wait for another scheduler.
 
         Raises:
@@ -93,11 +93,11 @@ class RunLog:
 
 
 async def conduct(scheduler: Scheduler, log: RunLog) -> None:
-    """Wait for the end of a run, write it down, and close what it used.
+    """Wait for the end of a run, log it, and close the scheduler.
 
     Raises:
-        RunAborted: the run ended early; says who or what caused it.
-        Abandoned: the scheduler stops, and leaves its sites to the next.
+        RunAborted: the run ended early; names the cause.
+        Abandoned: the scheduler stops, and leaves its sites to the next scheduler.
     """
     try:
         await scheduler.finished()

@@ -1,8 +1,8 @@
-"""Who a site is and where it is found, from arguments and the environment of its process. Pure.
+"""A site's name and addresses, from arguments and the environment of its process. Pure.
 
-An argument goes before a variable. What a cluster says of its processes fills in what is left:
-under Slurm (``srun``) and in an indexed Job of Kubernetes each process has an index, which tells
-its site by the list of all names, ``$ANABRANCH_SITES``; so one command starts all sites.
+An argument overrides a variable. The cluster's own variables come last: under Slurm (``srun``) and
+in an indexed Job of Kubernetes each process has an index, and its site is the name at that index in
+``$ANABRANCH_SITES``. So one command starts all sites.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ TLS_VARIABLE = "ANABRANCH_TLS"
 INSECURE_VARIABLE = "ANABRANCH_INSECURE"
 
 INDEX_VARIABLES = "SLURM_PROCID", "JOB_COMPLETION_INDEX"
-"""Which process this one is, from 0: under Slurm, and in an indexed Job of Kubernetes."""
+"""This process's index, from 0: under Slurm, and in an indexed Job of Kubernetes."""
 NODE_VARIABLE = "SLURMD_NODENAME"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A site's own part of what it needs to join; see :func:`anabranch.join`.
+    """A site's name and addresses, with which it joins; see :func:`anabranch.join`.
 
     Args:
-        scheduler: host:port.
-        site: its name.
+        scheduler: the scheduler's host:port.
+        site: the site's name.
         token: the group's secret.
-        host: where it takes connections; None for the address from which it reaches the scheduler.
+        host: the address at which other sites connect; None for the address from which this site
+            reaches the scheduler.
         port: likewise; 0 takes a free one.
-        advertise: where others reach it; None for ``host``.
-        outbound_only: whether no other site can connect to this one; then none of the three above.
-        tls: the folder of its certificate; None for none.
-        insecure: whether addresses off this machine are allowed without.
+        advertise: the host at which others reach this site; None for ``host``.
+        outbound_only: whether no other site can connect to this one; it excludes the three above.
+        tls: the folder of the site's certificate; None for no TLS.
+        insecure: whether addresses off this machine are permitted without TLS.
     """
 
     scheduler: str
@@ -68,16 +69,16 @@ def find(
     tls: str | None = None,
     insecure: bool = False,
 ) -> Place:
-    """Return where and who a site is.
+    """Return a site's name and addresses.
 
     Args:
         environment: the process's variables.
-        scheduler, site, token, host, port, advertise, outbound_only, tls, insecure: what was
-            given; see ``Place``.
+        scheduler, site, token, host, port, advertise, outbound_only, tls, insecure: the program's
+            arguments; see ``Place``.
 
     Raises:
-        ValueError: something is missing or no such thing, and how to give it; or a site that takes
-            no connections says where it takes them.
+        ValueError: a value is missing or invalid; says how to give it. Or a site with
+            ``outbound_only`` has a host, port or advertised host.
 
     >>> under_slurm = {"SLURM_PROCID": "1", "SLURMD_NODENAME": "node7"}
     >>> ours = {"ANABRANCH_SITES": "paris,austin", "ANABRANCH_HOST": "0.0.0.0"}
@@ -87,11 +88,11 @@ def find(
     """
 
     def said(variable: str) -> str | None:
-        return environment.get(variable) or None  # an empty one is as good as none
+        return environment.get(variable) or None  # an empty variable counts as unset
 
     own_host, own_port, own_advertise = host, port, advertise
     if outbound_only:
-        # An argument goes before a variable: what these three say is not asked for.
+        # The argument overrides variables, so those of these three are not read.
         if (host, port, advertise) != (None, None, None):
             raise ValueError(
                 "outbound_only: this site takes no connections, so give no host, port or advertise"
@@ -162,7 +163,7 @@ def flag(environment: Mapping[str, str], variable: str) -> bool:
     """Return whether a variable is set to 1.
 
     Raises:
-        ValueError: it is neither that nor 0.
+        ValueError: the variable is neither 1 nor 0, "true" nor "false".
     """
     text = environment.get(variable) or "0"
     if text in ("0", "false"):

@@ -1,4 +1,4 @@
-"""A scheduler as a process, of a group or of a scenario: its log, its journal, and its end."""
+"""The process of a scheduler, for a group or a scenario: its log, its journal, and its end."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from anabranch.scheduler.server import Scheduler
 from anabranch.scheduler.watching import UNWATCHED, Watching, watched
 
 _NAMED_FIRST_S = 0.5
-_LOOK_S = 0.2  # at a journal that another scheduler has
-# As of a program that the signal ends. With 0, what started this process would take the group for
-# ended, and start no scheduler again: Kubernetes ends a node's pods by this signal.
+_LOOK_S = 0.2  # between two tries to open a journal that another scheduler has
+# The status of a program that SIGTERM ends; Kubernetes ends a node's pods by that signal. With 0, a
+# supervisor would take the group for ended, and start no scheduler again.
 _TERMINATED = 128 + signal.SIGTERM
 
 
@@ -42,18 +42,18 @@ class Process:
     """How the process of a scheduler serves its sites.
 
     Args:
-        token: what a site must know to join.
-        listen: where sites join.
-        log: the event log to create; None for none.
-        listening: called once sites can join, with where.
-        say: called with lines for people: who joined, who is awaited, what changed.
-        credentials: for TLS; None for none.
-        journal: the journal's file, which is made if there is none; None for none.
-        stands_by: whether to wait while another scheduler has the journal. Once that has ended its
-            group, nothing is left to do.
-        stop_with_stdin: whether the run ends when standard input closes, with the process that
-            holds its other end.
-        watching: what people and machines see of the run while it goes on.
+        token: the secret that a site needs to join.
+        listen: the address at which sites join.
+        log: the event log to create; None for no log.
+        listening: called with the address, once sites can join.
+        say: called with operator messages: sites that joined, sites awaited, changes.
+        credentials: for TLS; None for plain TCP.
+        journal: the journal's file, created if it does not exist; None for no journal.
+        stands_by: whether to wait while another scheduler has the journal. If that one ends its
+            group, this process ends, too.
+        stop_with_stdin: whether the run ends when standard input closes, as when the process at its
+            other end dies.
+        watching: how people and programs watch the run.
     """
 
     token: str
@@ -70,14 +70,14 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What the sites of a scenario run; those of a group have programs of their own.
+    """The job of a scenario's sites; the sites of a group run users' programs instead.
 
     Args:
-        job_json: what they run, as they read it.
-        plan: the first.
+        job_json: the job, encoded for the sites.
+        plan: the first plan.
         first: makes the first event of the log.
-        began: called when the run begins, and when a scheduler that was started again is back in
-            it: with the scheduler, and its log.
+        began: called with the scheduler and its log when the run begins, and when a restarted
+            scheduler resumes the run.
     """
 
     job_json: str
@@ -89,22 +89,22 @@ class Program:
 def serve(service: Service, process: Process, program: Program | None = None) -> None:
     """Serve sites over TCP until all have left.
 
-    With a journal, a scheduler that is killed or told to terminate leaves its sites; started again
-    with the same journal, it finds them. So does one that stands by.
+    With a journal, a scheduler that is killed, or gets SIGTERM, leaves its sites running. A
+    scheduler that starts later with the same journal takes them over, as does one that stands by.
 
     Args:
-        service: what with; see :meth:`Service.listening_at`.
-        process: how.
-        program: of a scenario's sites; None for a group.
+        service: the settings; see :meth:`Service.listening_at`.
+        process: how this process serves them.
+        program: the job of a scenario's sites; None for a group.
 
     Raises:
-        RunAborted: the run ended early; says who or what caused it.
-        LogError: the log cannot be created, or the journal not be used.
-        SystemExit: it was told to terminate, and leaves its sites to the next.
+        RunAborted: the run ended early; names the cause.
+        LogError: the log cannot be created, or the journal cannot be used.
+        SystemExit: after SIGTERM, with a journal: the sites wait for the next scheduler.
     """
-    gc.freeze()  # modules stay loaded: collections would scan them again and again for nothing
+    gc.freeze()  # modules stay loaded, so the collector need not scan them
     log_path, say = process.log, process.say
-    if log_path is not None and not log_path.parent.is_dir():  # said before it is waited for
+    if log_path is not None and not log_path.parent.is_dir():  # now, not after standing by
         raise LogError(f"cannot create {log_path}: there is no folder {log_path.parent}")
     with ExitStack() as stack:
         journal = None
@@ -123,7 +123,7 @@ def serve(service: Service, process: Process, program: Program | None = None) ->
             if has_waited:
                 say(Line("took_over", "the other scheduler is gone: this one goes on"))
         if log_path is not None and journal is not None and log_path.exists():
-            log_path = next_free(log_path)  # the one before has its own, up to where it stopped
+            log_path = next_free(log_path)  # the earlier scheduler's log stays as it is
             say(Line("log", f"events go to {log_path}", fields={"log": str(log_path)}))
         log = None if log_path is None else stack.enter_context(EventLog.create(log_path))
         asyncio.run(_serve(service, process, program, log, journal))
@@ -162,7 +162,8 @@ async def _serve(
         began = program.began
 
         def begin() -> None:
-            # Soon: one that was started again is back in its run before it is made.
+            # Not at once: a restarted scheduler resumes its run in its constructor, so `scheduler`
+            # is not assigned yet.
             loop.call_soon(lambda: began(scheduler, run_log))
 
         run_log = RunLog(log, program.first, console, begin)
@@ -182,17 +183,17 @@ async def _serve(
         loop.add_signal_handler(signal.SIGTERM, scheduler.abandon)
     if process.stop_with_stdin:
         gone = partial(scheduler.abort, "the process that started the scheduler is gone")
-        # Where that process was a site too, its connections' end names it.
+        # If that process was a site, too, the end of its connections gives a better reason first.
         at_end_of_stdin(partial(loop.call_later, _NAMED_FIRST_S, gone))
     where = await scheduler.listen(process.listen)
     try:
         async with watched(scheduler, console, process.watching):
-            process.listening(where)  # once all else that it listens to is there
+            process.listening(where)  # after the addresses of `watching` are open, too
             console.listening()
             await conduct(scheduler, run_log)
     except RunAborted as error:
         if journal is not None and not is_interrupted:
-            # What starts a failed scheduler again must not begin another group by that.
+            # A supervisor that restarts this scheduler must not begin another group.
             journal.end_early(str(error))
         else:
             _forget(journal)
@@ -206,6 +207,6 @@ async def _serve(
 
 
 def _forget(journal: FileJournal | None) -> None:
-    """Let the next scheduler with this journal begin a group of its own."""
+    """Clear the journal, so that the next scheduler with it begins a new group."""
     if journal is not None:
         journal.clear()

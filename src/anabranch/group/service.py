@@ -16,10 +16,10 @@ no file, clock or socket. Everything that a group needs follows from it::
 
 There are three views of the network, and each caller must take the right one:
 
-- ``overlay``: as the user wrote it. Sites learn it, and the log keeps it.
+- ``overlay``: as the user wrote it. Sites get it, and the log keeps it.
 - ``network_known``: the overlay, with ports that the machines' cores limit. Predictions use it.
-- ``believed()``: what the scheduler may know of it before it measures. Plans use it. A plan that
-  used the overlay instead would know rates that a passive scheduler has to measure first.
+- ``believed()``: the scheduler's knowledge before it measures. Plans use it. A plan that used the
+  overlay instead would know rates that a passive scheduler has to measure first.
 
 After the start, ``awareness.made_for`` replaces ``believed()`` for chunks and dispatching.
 
@@ -28,7 +28,7 @@ What must never happen:
 - *Sites and scheduler cut chunks differently.* ``settings`` and ``chunk_rule`` come from the same
   fields, and sites get their bounds only in the Welcome.
 - *A group starts with settings that do not fit together.* ``check_values`` tests single fields,
-  ``scheduler`` then tests them together, with the plan. Scenarios have checks of their own.
+  ``scheduler`` then tests them together, with the plan. Scenarios have other checks.
 - *A second place builds a scheduler.* Groups and scenarios call ``Service.scheduler``.
 """
 
@@ -83,7 +83,7 @@ from anabranch.scheduler.stop_rules import StopRules
 
 _ANY_BYTES = 1 << 62
 _ELEMENT_BYTES = 4
-_SILENCE_S = 2.0  # of a site or link that the others can do without
+_SILENCE_S = 2.0  # of a site or link, where the others continue after its loss
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,12 @@ class Serving:
 
     Args:
         serve: which sites compute, and on which model.
-        clients: who is registered, where a worker stands for another client with each update; None
-            where each stands for itself.
+        clients: the registered clients, if a worker represents another client with each update;
+            None if each worker represents itself.
         seed: of the registry of clients.
         look_every_s: the period of evaluations: in each, the first worker that pulls the model
-            evaluates it. None where the scheduler has no say in that.
-        last_to: which workers get the model once no step follows.
+            evaluates it. None where the scheduler does not schedule evaluations.
+        last_to: which workers get the final model.
     """
 
     serve: Serve = field(default_factory=Serve)
@@ -109,11 +109,11 @@ class Serving:
 
 @dataclass(frozen=True)
 class Machines:
-    """What the sites' machines cost, which plans, chunks and dispatching allow for.
+    """The sites' machines, which plans, chunks and dispatching account for.
 
     Args:
         cores: the processor cores that the sites share; chunks are larger where these are few.
-            Infinite where each site has its own machine.
+            Infinite if each site has its own machine.
         control_latency_s: one-way latency between the scheduler and each site.
     """
 
@@ -129,53 +129,52 @@ class Service:
         overlay: the sites and links.
         planner: plans the trees over which sums and models travel.
         awareness: how the scheduler learns of the network; None keeps the first plan.
-        auxiliary: paths that help the trees' links; None for none.
+        auxiliary: paths that help the trees' links; None for no such paths.
         deal: how chunks are dealt to the trees; None for ``Adaptive`` where trees are many and
             deep, and for ``ByShare`` on other routes. ``Adaptive`` deals during an exchange: a
             call then waits for the scheduler before its first chunk leaves.
-        pace: when workers may compute, where the model is served; None for a group that
-            all-reduces.
-        load: how much work each worker has, where the model is served.
-        merge: what an update weighs, where the model is served, or a letter, where sites gossip. A
-            group refuses those that weigh by data: its sites say what an update counts with each
-            ``push``, or their model by ``gossip(weight=...)``.
-        gossip: how sites gossip: each sends its model to some neighbours between steps, and uses
-            what comes; None for sites that exchange with all. A group then begins with all of its
-            sites, lets none in later, and ends with its scheduler.
-        serving: how else the model is served.
-        updates: how many each worker makes, where the model is served.
-        batch_size: of the slowest worker, which tuned loads reckon from; 0 leaves batches to the
-            program.
-        model_elements: of the buffer, where all exchanges are of one size: the route is planned for
-            that size, before any site says it. None where it is not known; then a group that
-            all-reduces plans for each order of size that comes.
-        stop: when it ends; a served model also ends after its last update.
-        under_way_bytes: of buffers whose exchanges may be under way at once; None for any number.
-        chunk_elements: the most elements of every chunk; None for what fits buffer and plan.
-        least_chunk_elements: chunks are no smaller than this where ``chunk_elements`` is None.
-        on_loss: what becomes of exchanges when a site or link is lost: they are ``complete``d among
-            those that still reach one another; or begun again (``retry``), so that a result has the
-            contributions of one set of sites, for which each keeps a copy of what it contributes;
-            or the group ends (``abort``). Where the model is served, the others go on without a
-            site that serves no part of it and is on no other's way to it (``complete`` and
-            ``retry`` alike), and it ends for others.
-        on_error: what becomes of the group when an exception, or Ctrl-C, ends a site's part: that
-            site is lost (``lose``), as ``on_loss`` says of losses, and the others say its message;
-            or the group ends (``abort``).
-        least_sites: with fewer left than these it ends in any case.
-        begin_with: how many sites it begins with; None for all of the overlay, as always where
-            ``on_loss`` is ``abort``. Others join when the members let them in; where the model is
-            served, when they come, and those that the others need are awaited in any case.
+        pace: when workers of a served model may compute; None for a group that all-reduces.
+        load: how much work each worker of a served model has.
+        merge: the weight of an update of a served model, or of a letter of gossip. A group refuses
+            rules that weigh by data: its sites give weights by ``push(weight=...)`` or
+            ``gossip(weight=...)``.
+        gossip: how sites gossip: each sends its model to some neighbours between steps, and mixes
+            their letters in; None for sites that exchange with all. A group that gossips begins
+            with all of its sites, admits none later, and ends with its scheduler.
+        serving: the other settings of a served model.
+        updates: how many updates each worker of a served model makes.
+        batch_size: of the slowest worker, from which tuned loads compute the others; 0 leaves
+            batches to the program.
+        model_elements: of the buffer, if all exchanges have one size: the route is planned for that
+            size before any site asks. None if it is not known; then a group that all-reduces makes
+            a plan for each order of magnitude that comes.
+        stop: when the group ends; a served model also ends after its last update.
+        under_way_bytes: limit on the buffers of concurrent exchanges; None for no limit.
+        chunk_elements: the most elements of every chunk; None follows the buffer and the plan.
+        least_chunk_elements: the fewest elements of a chunk, if ``chunk_elements`` is None.
+        on_loss: what happens to exchanges when a site or link is lost. ``complete``: the sites that
+            still reach one another complete them. ``retry``: these sites begin them again, so that
+            one set of sites contributes to all of a result. For that, each site keeps a copy of its
+            contribution. ``abort``: the group ends. With a served model, ``complete`` and ``retry``
+            are alike: the others continue without a site that serves no part of the model and
+            relays none to others; any other loss ends the group.
+        on_error: what happens when an exception, or Ctrl-C, ends a site's program. ``lose``: the
+            site is lost, ``on_loss`` applies, and the others print its message. ``abort``: the
+            group ends.
+        least_sites: the group ends when fewer sites are left.
+        begin_with: how many sites the group begins with; None for all of the overlay, as always if
+            ``on_loss`` is ``abort``. Others join later, when the members admit them; with a served
+            model, whenever they come. A served model also waits for sites that the others need.
         silence_s: a site or link is lost after this silence, or after six times its usual silence
-            if that is longer. None for 2 s where the others go on, and longer where the group ends
-            with it.
+            if that is longer. None for 2 s if the others continue after a loss, and longer if the
+            group ends.
         stillness_s: a site is not lost before this silence while its machine answers, since one
             call of C code may hold its interpreter's lock.
-        away_s: how long sites wait for a scheduler with a journal to be started again.
-        machines: what the sites' machines cost.
+        away_s: how long sites wait for the restart of a scheduler with a journal.
+        machines: the sites' machines.
 
     Raises:
-        TypeError, ValueError: a value that cannot be; names it.
+        TypeError, ValueError: a value is invalid; names it.
     """
 
     overlay: Overlay
@@ -208,7 +207,7 @@ class Service:
         check_values(self, Serving, Machines)
 
     def listening_at(self, listen: Address) -> Service:
-        """Return it for a scheduler that listens there: on one machine, sites share its cores."""
+        """Return the settings for a listening address: at a loopback one, sites share the cores."""
         cores = float(os.cpu_count() or 1) if is_loopback(listen[0]) else math.inf
         return replace(self, machines=replace(self.machines, cores=cores))
 
@@ -240,7 +239,7 @@ class Service:
 
         Args:
             believed, version, previous: see :class:`anabranch.plan.Planner`.
-            elements: of the buffer, where it is of another size than ``model_elements``.
+            elements: of the buffer, if it has another size than ``model_elements``.
         """
         believed = plans.within_cores(believed)
         elements = elements or self.model_elements
@@ -255,16 +254,16 @@ class Service:
 
     @property
     def _route(self) -> Route:
-        """The planner; a forest's knows which sites compute."""
+        """The planner; that of a forest gets the names of the sites that compute."""
         if not isinstance(self.planner, ForestRoute):
             return self.planner
         return self.planner.of_workers(self.overlay.sites[site].name for site in self.workers)
 
     def first_plan(self) -> Plan:
-        """Return the plan that a run begins with, from what is believed before it.
+        """Return the plan with which a run begins, from ``believed()``.
 
         Raises:
-            OverlayError, PlanError: there is none.
+            OverlayError, PlanError: no plan is possible.
         """
         return self.plan(self.believed())
 
@@ -274,7 +273,7 @@ class Service:
 
     @property
     def chunk_rule(self) -> ChunkRule:
-        """How finely buffers are cut."""
+        """The rule for the size of chunks."""
         return ChunkRule(
             self.planner.deep,
             self.chunk_elements,
@@ -285,7 +284,7 @@ class Service:
 
     @property
     def paced(self) -> Paced | None:
-        """How the model is served; None where it is not."""
+        """How the model is served; None where no model is served."""
         if self.pace is None:
             return None
         return Paced(
@@ -303,7 +302,7 @@ class Service:
 
     @property
     def workers(self) -> list[int]:
-        """The sites that compute, where the model is served."""
+        """The sites that compute, by index, if the model is served."""
         return self.serving.serve.workers([site.name for site in self.overlay.sites])
 
     @property
@@ -334,13 +333,13 @@ class Service:
             network: where sites connect.
             token: the group's secret, which a site proves to join.
             log: takes the run's events.
-            journal: keeps the state from which a scheduler that is started again finds its group;
-                None where the group ends with its scheduler.
+            journal: keeps the state from which a restarted scheduler resumes its group; None where
+                the group ends with its scheduler.
             plan: the first plan, if already made; see ``first_plan``.
-            job_json: what the sites of a scenario run; empty for a group.
+            job_json: the job of a scenario's sites; empty for a group.
 
         Raises:
-            ServiceError: settings that do not fit, or that scenarios alone support.
+            ServiceError: settings do not fit together, or are for scenarios alone.
         """
         believed = self.believed()
         first = self.first_plan() if plan is None else plan
@@ -396,8 +395,8 @@ class Service:
         """Return the first event of a group's log.
 
         Args:
-            buffer_elements: of the buffer; 0 where the run ended before it began.
-            plan: the first; None where that is not known.
+            buffer_elements: of the buffer; 0 if the run ended before it began.
+            plan: the first plan; None if it is not known.
         """
         plan = self.first_plan() if plan is None else plan
         overlay, size_bytes = self.network_known, _ELEMENT_BYTES * buffer_elements
@@ -440,7 +439,7 @@ class Service:
         return Repairs(or_packed(self.plan), self.least_sites, self.begin_with, retries)
 
     def _reforming(self, first: Plan, believed: Overlay) -> Reforming | None:
-        """Return the rule that forms a forest's groups anew; None where no groups change."""
+        """Return the rule that re-forms a forest's groups; None where no groups change."""
         route, asked = self._route, self.awareness
         if not isinstance(route, ForestRoute) or route.within is not None:
             return None
@@ -497,7 +496,7 @@ class Service:
 
 
 def _least_gain(asked: AnyAwareness | None) -> float:
-    """Return the least gain for which a forest is formed anew."""
+    """Return the least gain for which a forest is re-formed."""
     if asked is None or asked.least_gain is None:
         return LEAST_GAIN
     assert asked.least_gain != "none"  # refused beside a forest

@@ -1,4 +1,4 @@
-"""A list of tensors or arrays as one buffer, without a copy where their memory is in one piece."""
+"""A list of tensors or arrays as one buffer; only tensors that need it are copied."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def is_module(given: Any) -> bool:
 
 
 def named(given: Any) -> dict[str, Any]:
-    """Return a model's parameters and buffers that its state has, or tensors or arrays, by name."""
+    """Return a model's parameters and ``state_dict`` buffers, or tensors or arrays, by name."""
     if is_module(given):
         kept = {id(each) for each in buffers_of(given)}
         buffers = [(name, each) for name, each in given.named_buffers() if id(each) in kept]
@@ -40,7 +40,7 @@ def named(given: Any) -> dict[str, Any]:
 
 
 def buffers_of(model: Any) -> list[Any]:
-    """Return a model's buffers that its state has: others, as caches, may be of any shape."""
+    """Return a model's buffers in its ``state_dict``: others, as caches, may be of any shape."""
     kept = {id(each) for each in model.state_dict(keep_vars=True).values()}
     return [each for each in model.buffers() if id(each) in kept]
 
@@ -50,22 +50,22 @@ class Tensors:
 
     Args:
         tensors: float32, float16 or bfloat16, all of one type, of any shapes; PyTorch tensors on
-            any device, or writable NumPy arrays. The memory of contiguous ones on the CPU is used
-            as it is; of others a copy is made, and written back by ``finish``.
-        op: what they are exchanged for.
+            any device, or writable NumPy arrays. Contiguous ones on the CPU are used in place.
+            Others are copied, and ``finish`` writes the copy back.
+        op: the exchange's operation.
 
     Attributes:
         wire: the tensors' own type.
 
     Raises:
-        ValueError: no tensors, of different types or another type; names which.
+        ValueError: there are no tensors, or one is unsuitable, or of another type; names it.
     """
 
     def __init__(self, tensors: Iterable[Any], op: Op = Op.MEAN) -> None:
         given = self._given = list(tensors)
         if not given:
             raise ValueError("there are no tensors to exchange; give one at least")
-        self._copies: list[tuple[Any, Any]] = []  # (what was given, its contiguous copy)
+        self._copies: list[tuple[Any, Any]] = []  # (tensor or array, its contiguous copy)
         kinds = [_kind(index, each) for index, each in enumerate(given)]
         for index, kind in enumerate(kinds):
             if kind != kinds[0]:
@@ -85,7 +85,7 @@ class Tensors:
     def _flat(self, given: Any) -> npt.NDArray[Any]:
         """Return a tensor's elements as a flat array: float32, or int16 for halves."""
         if isinstance(given, np.ndarray):
-            array = np.asarray(given)  # a matrix would stay one, whatever its shape is made
+            array = np.asarray(given)  # np.matrix would stay two-dimensional in reshape(-1)
             if not given.flags.c_contiguous:
                 array = np.ascontiguousarray(array)
                 self._copies.append((given, array))
@@ -111,7 +111,7 @@ class Tensors:
 
     @property
     def parts(self) -> list[npt.NDArray[Any]]:
-        """Each tensor's elements, flat: where they lie, or in the copy of those that need one."""
+        """Each tensor's elements, flat: its own memory, or its copy's."""
         return self._parts
 
     @property
@@ -156,7 +156,7 @@ class Tensors:
         return pieces[0].data.cast("B") if len(pieces) == 1 else None
 
     def refresh(self) -> None:
-        """Read the tensors again whose memory could not be used.
+        """Copy again the tensors that are not used in place.
 
         Raises:
             ValueError: a tensor has other memory than before; names it.
@@ -176,7 +176,7 @@ class Tensors:
                 overwrite(copy, given.detach())
 
     def finish(self) -> None:
-        """Write results back to tensors whose memory could not be used."""
+        """Write results back to the tensors that are not used in place."""
         for given, copy in self._copies:
             if isinstance(given, np.ndarray):
                 given[...] = copy
@@ -187,18 +187,21 @@ class Tensors:
 
 
 def find_not_finite(parts: Sequence[npt.NDArray[Any]], wire: Wire) -> tuple[int, int] | None:
-    """Return the first part with elements that are NaN or infinite, and how many; None for none.
+    """Return the index of the first part with NaN or infinite elements, and their number.
 
     Args:
         parts: as :attr:`Tensors.parts`.
-        wire: their type.
+        wire: the parts' type.
+
+    Returns:
+        (index, count); None if all elements are finite.
     """
     exponent = {Wire.FLOAT16: 0x7C00, Wire.BFLOAT16: 0x7F80}.get(wire)
     for index, part in enumerate(parts):
         if exponent is None:
             with np.errstate(all="ignore"):
-                # The sum of squares is one pass, and finite only if all elements are. It may be
-                # too large itself: then each is looked at.
+                # The sum of squares takes one pass, and is finite only if all elements are. It may
+                # overflow for finite elements; then each element is checked.
                 if np.isfinite(np.dot(part, part)):
                     continue
             count = int(np.count_nonzero(~np.isfinite(part)))
@@ -218,7 +221,7 @@ def _check_apart(given: Sequence[Any]) -> None:
                 f"several elements of tensor {index} share memory, as in an expanded one, so the "
                 f"result cannot be written into it; give a copy of {type(each).__name__} {index}"
             )
-    reach: list[tuple[int, int]] = []  # the ends of those before that go on here, and which
+    reach: list[tuple[int, int]] = []  # (end, index) of earlier tensors that end after `begin`
     for begin, end, index in sorted((*_span(each), i) for i, each in enumerate(places)):
         reach = [(upto, other) for upto, other in reach if upto > begin]
         for _, other in reach:
@@ -231,7 +234,7 @@ def _check_apart(given: Sequence[Any]) -> None:
 
 
 class _Place:
-    """Where elements lie: addresses alone, never read, since it may be another device's memory."""
+    """The addresses of a tensor's elements; never read, since they may be of another device."""
 
     def __init__(self, address: int, shape: Sequence[int], steps: Sequence[int], item: int) -> None:
         self.__array_interface__ = {
@@ -244,7 +247,7 @@ class _Place:
 
 
 def _place_of(given: Any) -> npt.NDArray[Any]:
-    """Return an array that lies where the elements do; for its place alone."""
+    """Return an array with the addresses of a tensor's elements; its values must not be read."""
     if isinstance(given, np.ndarray):
         return np.asarray(given)
     item = given.element_size()
@@ -252,7 +255,7 @@ def _place_of(given: Any) -> npt.NDArray[Any]:
 
 
 def _address_of(given: Any) -> int:
-    """Return where a tensor's first element lies."""
+    """Return the address of a tensor's first element."""
     return int(given.ctypes.data if isinstance(given, np.ndarray) else given.data_ptr())
 
 
@@ -267,7 +270,7 @@ def _span(place: npt.NDArray[Any]) -> tuple[int, int]:
 
 
 def _is_spread(place: npt.NDArray[Any]) -> bool:
-    """Return whether each element has memory of its own; of odd views, whether that is sure."""
+    """Return whether no two elements share memory; False for odd views where that is unsure."""
     reach = place.itemsize
     for step, size in sorted((abs(s), n) for s, n in zip(place.strides, place.shape, strict=True)):
         if size > 1 and step < reach and place.size:
@@ -317,7 +320,7 @@ def _kind(index: int, given: Any) -> str:
 
 
 def are_of_one_type(given: Sequence[Any]) -> bool:
-    """Return whether tensors are all of one type in which they can be exchanged as they are."""
+    """Return whether all tensors have one type, and an exchange supports it."""
     kinds = {str(getattr(each, "dtype", None)).removeprefix("torch.") for each in given}
     return len(kinds) == 1 and kinds <= {*WIRES}
 

@@ -17,7 +17,7 @@ from anabranch.train.sharded import check_whole
 
 
 def described(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return one word that is different for tensors of other types or numbers of elements."""
+    """Return one word: a checksum of the tensors' types and numbers of elements."""
     said = ", ".join(f"{each.numel()} {each.dtype}" for each in tensors)
     return torch.frombuffer(bytearray(crc32(said.encode()).to_bytes(4)), dtype=torch.float32)
 
@@ -26,7 +26,7 @@ class Words:
     """A tensor of any type as float32 words of the same bits, which a broadcast carries.
 
     Args:
-        tensor: with strides; its own memory is used where that is whole words in one piece.
+        tensor: a strided tensor. It is used in place if its memory is contiguous whole words.
 
     Attributes:
         words: shape (words,).
@@ -60,16 +60,16 @@ def raw_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Moved(Tensors):
-    """Tensors of any types, as a broadcast moves them: the source's bits arrive.
+    """Tensors of any types, which a broadcast overwrites by the source's bits.
 
-    Behind their words there is one that describes them, so that a receiver with tensors of other
-    types or lengths notices.
+    The last word describes the tensors, so that a receiver with tensors of other types or lengths
+    notices.
 
     Args:
         given: PyTorch tensors on any device, or writable NumPy arrays; all dense.
 
     Raises:
-        ValueError: something else is given; names it.
+        ValueError: a value is none of these; names it.
     """
 
     def __init__(self, given: Iterable[Any]) -> None:
@@ -98,7 +98,7 @@ class Moved(Tensors):
 
 
 def _dense(index: int, given: Any) -> torch.Tensor:
-    """Return a tensor of the same memory, in which bits can be written."""
+    """Return a writable tensor of the same memory."""
     if isinstance(given, np.ndarray):
         if not given.flags.writeable:
             raise ValueError(

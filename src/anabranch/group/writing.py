@@ -1,6 +1,6 @@
-"""Between a tensor and the CPU's memory: a copy to exchange, and a result to write back.
+"""Copy a tensor into the CPU's memory for an exchange, and write the result back.
 
-Results are written by threads that have none of the modes that a tensor was made in.
+The threads that write results are not in the PyTorch modes in which a tensor was made.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import torch
 
 
 def overwrite(tensor: torch.Tensor, values: torch.Tensor, non_blocking: bool = False) -> None:
-    """Overwrite a tensor's elements, without a trace of it in autograd's graph.
+    """Overwrite a tensor's elements; autograd does not record it.
 
-    A tensor that was made in ``torch.inference_mode()`` can be written in that mode alone, which is
-    of the thread that entered it.
+    A tensor made in ``torch.inference_mode()`` can be written only in that mode, which each thread
+    enters separately.
 
     Args:
         tensor: of any device; it may require a gradient.
@@ -24,7 +24,7 @@ def overwrite(tensor: torch.Tensor, values: torch.Tensor, non_blocking: bool = F
 
 
 def in_memory(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a contiguous copy in the CPU's memory, pinned if a GPU has the tensor.
+    """Return a contiguous copy in the CPU's memory, pinned if the tensor is on a GPU.
 
     A GPU copies to and from pinned memory several times as fast.
 
