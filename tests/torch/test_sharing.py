@@ -99,7 +99,7 @@ def test_a_rank_that_does_not_know_the_token_is_refused_and_others_go_on(sites):
 
 
 def test_an_address_of_another_machine_is_named():
-    with pytest.raises(ValueError, match="machine a site of its own"):
+    with pytest.raises(ValueError, match="machine its own site"):
         Part("\0anabranch-nowhere", "secret", 0)
 
 

@@ -1,4 +1,4 @@
-"""The torch.distributed backend, and its hooks: a way in for programs that torch starts.
+"""The torch.distributed backend and its comm hooks, for programs that torch starts.
 
-A module here loads torch only when it is imported itself.
+This package imports torch only with the module that needs it.
 """

@@ -1,7 +1,7 @@
 """Ranks describe each call that passes the scheduler, and compare the descriptions. Pure.
 
-The group compares exchanges itself. A gathering is only bytes to it, so these begin with the call
-in words.
+The group itself compares exchanges. It knows only the bytes of a gathering, so ranks gather
+descriptions of the call, in words.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class CallDescription(msgspec.Struct, array_like=True, forbid_unknown_fields=Tru
     Attributes:
         what: the call in words; equal at ranks that make the same call.
         data: the rank's small input; empty where gloo carries it.
-        over: why this rank's gloo has ended; empty while it runs.
+        over: why gloo has ended at this rank; empty while it runs.
     """
 
     what: str
@@ -32,7 +32,7 @@ def agreed(
 
     Args:
         what: this rank's call, in words.
-        rank: this one, in [0, ranks).
+        rank: this rank, in [0, ranks).
         names: the sites' names, by rank.
         gathered: encoded descriptions by site name; lost sites have none.
         is_by_gloo: whether gloo carries the call.
@@ -47,7 +47,7 @@ def agreed(
             raise RuntimeError(f"{what}: rank {other} ({name}) is lost or has left")
         try:
             said = msgspec.msgpack.decode(gathered[name], type=CallDescription)
-        except msgspec.MsgspecError:  # its program called the group itself, beside torch
+        except msgspec.MsgspecError:  # that rank's program called the group directly, beside torch
             said = CallDescription("all_gather or barrier of the group itself")
         if said.what != what:
             raise ValueError(

@@ -1,22 +1,24 @@
-"""The gloo group beside the group: how ranks agree on a call of it, and how it ends.
+"""The gloo group beside the group: how ranks agree on a gloo call, and how gloo ends.
 
-Gloo connects the ranks directly, and carries what the group does not. A collective goes this way::
+Gloo connects the ranks directly, and carries the calls that the group does not. A collective goes
+this way::
 
     caller ------> group's thread -----------> "anabranch gloo" ---> "anabranch gloo waits"
     describes it   gathers descriptions        compares them,        waits for gloo, writes
                    in the order of all calls   calls gloo            results, ends the work
 
-- Ranks that make different calls of gloo's wait for one another, or end by an abort of the process.
-  So gloo is called only once all ranks have described the same call. One thread makes all calls, in
-  the order in which they were agreed on: gloo pairs ranks' calls by their order.
-- Sends and receives are of two ranks, and go to gloo at once.
-- Gloo has no call that ends what is under way. But a wait that takes longer than its own limit
-  closes all connections of gloo's, and all that is under way fails, here and at the other ranks.
-  ``end`` does that on purpose. What failed, whatever the reason, leaves gloo without connections:
-  every later call fails by that reason, at all ranks, since a rank says it in its description.
+- If ranks make different gloo calls, these wait for one another, or the process aborts. So this
+  module calls gloo only once all ranks have described the same call. One thread makes all calls, in
+  the order of the agreements, since gloo pairs ranks' calls by their order.
+- Sends and receives concern two ranks, and go to gloo at once.
+- Gloo has no call that ends pending calls. But a wait that exceeds its own limit closes all of
+  gloo's connections, and all pending calls fail, here and at the other ranks. ``end`` does that on
+  purpose. Any failure leaves gloo without connections. Every later call fails with the same reason
+  at all ranks, since a rank puts the reason into its description.
 - ``close`` destroys gloo in the thread that calls it, and no thread of this module outlives it. The
-  destructor gives up the interpreter's lock and takes it again. A thread that takes it while the
-  interpreter ends is ended there, within C++ code that must not be left so: the process aborts.
+  destructor releases the interpreter's lock and acquires it again. If the interpreter ends
+  meanwhile, it ends the thread that acquires the lock. This thread is then within C++ code that
+  must not be left that way, and the process aborts.
 """
 
 from __future__ import annotations
@@ -44,31 +46,31 @@ from anabranch.torch._works import Work
 _Gloo: Any = dist.ProcessGroupGloo
 _Base: Any = dist.ProcessGroup
 _INTERFACE = "GLOO_SOCKET_IFNAME"
-_NO_LIMIT = timedelta(days=365)  # of gloo's own: process groups end what takes too long
+_NO_LIMIT = timedelta(days=365)  # gloo's limit: process groups end late calls themselves
 _AT_ONCE = timedelta(milliseconds=1)
 _UNUSED_TAG = 0x7FFFFF00  # of a message that no rank sends
-_ACCOUNT_S = 10.0  # for the group to say which rank is gone, once gloo has lost a connection
-_ENDED = "ended"  # in the store: why a rank has ended its gloo, the first that has
-_GONE = "gone"  # in the store: how many ranks have
-_LOOKS_S = 0.5  # between two looks at that
-_ASKS_S = 0.1  # between two looks for the cause of what has happened
+_ACCOUNT_S = 10.0  # for the group to name the rank that is gone, once gloo has lost a connection
+_ENDED = "ended"  # key in the store: why the first rank ended its gloo
+_GONE = "gone"  # key in the store: how many ranks have ended their gloo
+_LOOKS_S = 0.5  # between two reads of that number
+_ASKS_S = 0.1  # between two looks for the cause of a lost connection
 _TIMED_OUT = "Timed out waiting"  # in gloo's error
-_LOST = "gloo/transport", "Application timeout"  # in its errors of connections, and no others
-_ADVICE = ". This is typically caused by"  # after which gloo guesses, of another program's logs
+_LOST = "gloo/transport", "Application timeout"  # in gloo's errors of connections, and no others
+_ADVICE = ". This is typically caused by"  # gloo's guesses follow, which do not fit this program
 
 
 def options_of(store: Any, timeout: timedelta) -> Any:
-    """Return gloo's options: which addresses it connects, and how long that may take.
+    """Return gloo's options: the addresses that it connects, and the timeout of that.
 
     Raises:
-        RuntimeError: an interface that does not exist.
+        RuntimeError: an interface does not exist.
     """
     interfaces = os.environ.get(_INTERFACE)
     options = _Gloo._Options()
     options._timeout = timeout
     if interfaces:
         options._devices = [_Gloo.create_device(interface=each) for each in interfaces.split(",")]
-    else:  # gloo itself would take what this machine's name says, which may be its loopback
+    else:  # gloo's default is the address of this machine's name, which may be loopback
         options._devices = [_Gloo.create_device(hostname=reached_at(store))]
     return options
 
@@ -77,14 +79,14 @@ class Gloo:
     """A gloo group of all ranks, for one process group.
 
     Args:
-        store: that all ranks share, for this group alone.
-        rank, size: of this process, and of all.
-        options: of :func:`options_of`.
-        whole: fails once a rank is lost, or by what ends the group under it before its time. Gloo
-            ends with it, since it carries nothing without one of its ranks.
+        store: shared by all ranks, for this group alone.
+        rank, size: this process's rank, and the number of ranks.
+        options: the result of :func:`options_of`.
+        whole: fails once a rank is lost, or with the error that ends the underlying group early.
+            Gloo ends then, since it cannot work without one of its ranks.
 
     Raises:
-        RunAborted: the group ended while gloo connected the ranks; names who or what caused it.
+        RunAborted: the group ended while gloo connected the ranks; names the cause.
         RuntimeError: gloo could not connect the ranks for another reason.
     """
 
@@ -94,7 +96,7 @@ class Gloo:
         self._contexts = len(options._devices)
         self._inner = _Base(self.store, rank, size)
         self._whole = whole
-        self._over = ""  # why no call can be made
+        self._over = ""  # why gloo takes no more calls; empty while it does
         kind = dist.ProcessGroup.BackendType.GLOO
         self._inner._set_default_backend(kind)
         try:
@@ -117,7 +119,7 @@ class Gloo:
 
     @property
     def over(self) -> str:
-        """Why no call can be made; empty where calls can."""
+        """Why gloo takes no more calls; empty while it does."""
         return self._over
 
     def sequence_number(self) -> int:
@@ -127,7 +129,7 @@ class Gloo:
     # --- collectives
 
     def carry(self, work: Work, call: Call) -> None:
-        """Make a call that all ranks have agreed on, after those before it; never waits."""
+        """Queue a call on which all ranks have agreed; never waits."""
         with self._lock:
             if not self._threads:
                 for name, run in (("gloo", self._call), ("gloo waits", self._wait)):
@@ -148,7 +150,7 @@ class Gloo:
             else:
                 self._begun.put((work, call, begun))
                 del begun
-            del item, work, call  # or this thread would keep tensors until the next call
+            del item, work, call  # so that this thread keeps no tensors until the next call
         self._begun.put(None)
 
     def _wait(self) -> None:
@@ -176,20 +178,20 @@ class Gloo:
         """Begin to send or receive.
 
         Args:
-            name: of gloo's method.
-            what: for messages.
-            limit: how long to wait for it at most.
-            tensors, given, named: its arguments.
+            name: the name of gloo's method.
+            what: the call in words, for messages.
+            limit: the longest wait for its end.
+            tensors, given, named: the method's arguments.
 
         Raises:
-            RuntimeError: gloo has no connections any more; says why.
+            RuntimeError: gloo takes no more calls; says why.
         """
         if self._over:
             raise self._error(what)
         begun = getattr(self._inner, name)(tensors, *given, **named)
         if name != "recv_anysource":
             return ToAndFro(partial(self._await, what, begun), begun, tensors, limit)
-        # Closing the connections does not end gloo's wait for a message of any rank.
+        # The end of gloo's connections does not end its wait for a message of any rank.
         work = FromAny(what, begun, self._are_others_gone)
         with self._lock:
             self._from_any.add(work)
@@ -227,10 +229,11 @@ class Gloo:
     # --- the end
 
     def end(self, why: str) -> None:
-        """Let all calls under way and all later ones fail; never waits.
+        """Fail all calls under way and all later ones; never waits.
 
         Args:
-            why: for the errors here, and those of ranks that lose their connections to this one.
+            why: the reason, for the errors here and at ranks that lose their connections to this
+                one.
         """
         with self._lock:
             if self._over:
@@ -248,7 +251,8 @@ class Gloo:
             work.fail(self._error(work.what))
 
     def _disconnect(self, why: str) -> None:
-        if not self._whole.done():  # or its account counts, and rank 0 and the store may be gone
+        # Otherwise ranks take the reason from the group; the store may be gone with rank 0.
+        if not self._whole.done():
             self._tell(why)
         inner = self._inner
         for tag in range(_UNUSED_TAG, _UNUSED_TAG + self._contexts):
@@ -257,7 +261,7 @@ class Gloo:
                     inner.recv([torch.empty(1)], (self._rank + 1) % self._size, tag).wait(_AT_ONCE)
 
     def _tell(self, why: str) -> None:
-        with suppress(Exception):  # the store is rank 0's, which may be gone
+        with suppress(Exception):  # rank 0 holds the store, and may be gone
             self.store.compare_set(_ENDED, "", f"rank {self._rank}: {why}")
             self.store.add(_GONE, 1)
 
@@ -269,9 +273,9 @@ class Gloo:
             self.end(str(error))
 
     def _account(self, what: str, error: Exception) -> Exception:
-        """Return what is to be said of a call that gloo has failed.
+        """Return the error of a call that gloo has failed.
 
-        Where it has lost a connection, that ends gloo, and the cause is what others say.
+        If gloo has lost a connection, this ends gloo, and takes the cause from the other ranks.
         """
         reason = str(error).partition(_ADVICE)[0]
         if not _has_lost_a_connection(reason):
@@ -281,10 +285,10 @@ class Gloo:
         return self._error(what)
 
     def _cause(self) -> str:
-        """Return why another rank has no connections, as it or the group says; "" if none does."""
+        """Return why a connection broke, from the store or the group; empty if neither says."""
         until_s = time.monotonic() + _ACCOUNT_S
         while time.monotonic() < until_s and not self._over:
-            with suppress(Exception):  # the store is rank 0's, which may be gone
+            with suppress(Exception):  # rank 0 holds the store, and may be gone
                 if self.store.check([_ENDED]):
                     return str(self.store.get(_ENDED).decode())
             try:
@@ -306,7 +310,7 @@ class Gloo:
         return RunAborted if has_group_ended else RuntimeError
 
     def close(self) -> None:
-        """Destroy gloo, once what was agreed on has ended; tell ranks that wait for this one."""
+        """Destroy gloo, once all agreed calls have ended; tell ranks that wait for this one."""
         self._agreed.put(None)
         for thread in self._threads:
             thread.join()
@@ -325,13 +329,13 @@ def _has_lost_a_connection(reason: str) -> bool:
 
 
 class ToAndFro(dist.Work):
-    """A message of gloo's that is sent or received; waited for by the caller.
+    """The work of a gloo send or receive; the thread that calls ``wait`` waits for gloo.
 
     Args:
-        wait: waits for it, at most so long.
+        wait: waits for the message; takes a limit.
         begun: gloo's work.
-        tensors: that are sent or received.
-        limit: how long where ``wait`` is given no time.
+        tensors: the message's.
+        limit: the default limit.
     """
 
     def __init__(
@@ -353,10 +357,11 @@ class ToAndFro(dist.Work):
         """Return once the message is sent or received.
 
         Args:
-            timeout: how long to wait at most; zero for the process group's.
+            timeout: the longest wait; zero for the process group's timeout.
 
         Raises:
-            RuntimeError: it is not by then, or cannot be; gloo's connections are closed after that.
+            RuntimeError: the timeout is over, or the message failed; then gloo's connections are
+                closed.
         """
         if self._error is not None:
             raise self._error
@@ -379,7 +384,7 @@ class ToAndFro(dist.Work):
         return self._has_ended and self._error is None
 
     def exception(self) -> Any:
-        """Return what went wrong, or None."""
+        """Return the error, or None."""
         return self._error
 
     def synchronize(self) -> None:
@@ -391,21 +396,22 @@ class ToAndFro(dist.Work):
         return self._tensors
 
     def source_rank(self) -> int:
-        """Return which rank a message is from."""
+        """Return the rank that sent the message."""
         return int(self._begun._source_rank())
 
     _source_rank = source_rank
 
 
 class FromAny(Work):
-    """A message from any rank, which a thread waits for.
+    """The work of a receive from any rank; a thread of this module waits for gloo.
 
-    Gloo waits for it where all other ranks have closed their connections, too.
+    Gloo keeps waiting after all other ranks have closed their connections. So ``wait`` also checks
+    for that.
 
     Args:
-        what: for messages.
+        what: the call in words, for messages.
         begun: gloo's work.
-        are_others_gone: whether no other rank can send any more.
+        are_others_gone: returns whether no other rank can send any more.
     """
 
     def __init__(self, what: str, begun: Any, are_others_gone: Callable[[], bool]) -> None:
@@ -424,7 +430,7 @@ class FromAny(Work):
         return super().wait()
 
     def source_rank(self) -> int:
-        """Return which rank the message is from."""
+        """Return the rank that sent the message."""
         return int(self._begun._source_rank())
 
     _source_rank = source_rank

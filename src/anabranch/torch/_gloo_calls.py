@@ -1,7 +1,7 @@
-"""A collective of gloo's as a value: in words for the other ranks, and as what gloo takes.
+"""A gloo collective as a value: its description for the other ranks, and its arguments for gloo.
 
-Gloo takes memory for contiguous whatever its strides, and knows few types. So tensors that are not
-contiguous are copied, and a call that only moves data gets bytes, of whichever type they are.
+Gloo treats all memory as contiguous, and knows few types. So tensors that are not contiguous are
+copied, and a call that only moves data gets tensors of any type as bytes.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import torch.distributed as dist
 from anabranch.group.writing import overwrite
 
 _cuda: Any = torch.cuda
-_LISTED = 4  # tensors; of more, their number and a checksum
+_LISTED = 4  # a description lists so many tensors; of more, it has the number and a checksum
 _OPS = ("SUM", "AVG", "MAX", "MIN", "PRODUCT", "BAND", "BOR", "BXOR")
 
-# By the name of gloo's method: what torch.distributed calls it, and which argument has tensors that
-# are alike at all ranks.
+# By the name of gloo's method: torch.distributed's name of the call, and the index of the argument
+# with tensors that are alike at all ranks.
 _MOVES = {
     "_allgather_base": ("all_gather_into_tensor", 1),
     "all_gather_single": ("all_gather_into_tensor", 1),
@@ -55,12 +55,12 @@ class Call:
     """A collective.
 
     Args:
-        name: of gloo's method.
-        given, named: its arguments; the first is what it writes to.
+        name: the name of gloo's method.
+        given, named: its arguments; it writes to the first.
 
     Attributes:
         what: the call in words, the same at every rank that makes the same call.
-        devices: of the tensors that are not on the CPU.
+        devices: the devices of the tensors that are not on the CPU.
 
     Raises:
         ValueError: a mean of integers; gloo would fail in the midst of the call.
@@ -73,7 +73,7 @@ class Call:
         kinds = {each.device for each in tensors if each.device.type != "cpu"}
         self.devices = sorted(kinds, key=str)
         self._streams = [_cuda.current_stream(each) for each in self.devices]
-        # Gloo's threads write in the modes of the thread that calls it.
+        # Gloo's threads write in the PyTorch modes of the thread that calls gloo.
         self._is_inference = any(each.is_inference() for each in tensors)
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
 
@@ -86,7 +86,7 @@ class Call:
             return getattr(gloo, self._name)(*arguments, **self._named)
 
     def finish(self) -> list[Any]:
-        """Write results into tensors that were copied; return all, as the work's result."""
+        """Write results back to copied tensors; return all tensors, as the work's result."""
         for tensor, copy in self._copies:
             overwrite(tensor, copy)
         self._copies = []
@@ -95,14 +95,14 @@ class Call:
 
     @contextmanager
     def streaming(self) -> Iterator[None]:
-        """Enter the caller's streams, of the devices that have such."""
+        """Enter the streams that the caller used, on devices that have streams."""
         with ExitStack() as stack:
             for stream in self._streams:
                 stack.enter_context(_cuda.stream(stream))
             yield
 
     def _taken(self, given: Any, copies: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
-        """Return an argument as gloo takes it; lists its tensors that are copied."""
+        """Return an argument as gloo takes it; append (tensor, copy) pairs to ``copies``."""
         if isinstance(given, (list, tuple)):
             return [self._taken(each, copies) for each in given]
         if not isinstance(given, torch.Tensor) or given.layout != torch.strided:
@@ -127,7 +127,7 @@ def tensors_of(given: Any) -> list[torch.Tensor]:
 
 
 def _rows_of_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Return contiguous elements as bytes, in the rows by which ranks split what they exchange."""
+    """Return contiguous elements as bytes, in rows, since ranks split the exchange by rows."""
     rows, *columns = tensor.shape or (1,)
     return _flat_bytes(tensor).view(rows, math.prod(columns) * tensor.element_size())
 
@@ -142,10 +142,10 @@ def described(
     """Return a call in words.
 
     Args:
-        words: its name.
-        tensors: that are alike at all ranks.
-        op: of a reduction.
-        root: where a rank has a part of its own.
+        words: the call's name.
+        tensors: the tensors that are alike at all ranks.
+        op: the operation of a reduction.
+        root: the root's rank, for calls that have one.
 
     >>> described("reduce", [torch.zeros(3), torch.zeros(2)], "MIN", root=1)
     'reduce of 3 and 2 elements of float32 by MIN, root 1'
@@ -188,7 +188,7 @@ def _described(name: str, given: Sequence[Any], named: dict[str, Any]) -> str:
 
 
 def _op_of(opts: Any) -> str:
-    """Return the name of a reduction's operation, "" where there is none."""
+    """Return the name of a reduction's operation; "" for other calls."""
     op = getattr(opts, "reduceOp", opts)
     if not isinstance(op, (dist.ReduceOp, dist.ReduceOp.RedOpType)):
         return ""

@@ -1,4 +1,4 @@
-"""How the ranks of a process group find one another as sites of a group: over torch's store."""
+"""How the ranks of a process group join a group as its sites, by means of torch's store."""
 
 from __future__ import annotations
 
@@ -34,43 +34,45 @@ from anabranch.torch._sharing import Part, Shared
 _log = logging.getLogger("anabranch")
 BackendOptions: Any = c10d.Backend.Options
 _VARIABLE = "ANABRANCH_{}"
-_ONE_MACHINE_BPS = 1e10  # of links within it, which all are alike
-_SILENCE_S = 10.0  # ranks hold the interpreter's lock in long calls of C code, and are not gone
-_WRONG = "wrong"  # in the store: what the first rank that failed said
-_GRACE_S = 2.0  # for those who know more of what is wrong than that the time is over
-_END_S = 10.0  # for a scheduler to end by itself
+_ONE_MACHINE_BPS = 1e10  # of links within one machine, all alike
+_SILENCE_S = 10.0  # a rank may hold the interpreter's lock that long in C code, and be alive
+_WRONG = "wrong"  # key in the store: the error of the first rank that failed
+_GRACE_S = 2.0  # for another rank to give a better reason than the timeout
+_END_S = 10.0  # for a scheduler to end, before its stdin is closed, and before it is killed
 
 
 class Options(BackendOptions):  # type: ignore[misc]
     """How a process group's ranks become sites: ``init_process_group(..., pg_options=Options())``.
 
-    An argument that is not given is taken from the environment, ``ANABRANCH_OVERLAY`` and so on,
-    so that a script changes nothing but the backend's name.
+    The environment supplies arguments that are not given: ``ANABRANCH_OVERLAY`` and so on. So a
+    script changes only the backend's name.
 
     Args:
         overlay: the network between ranks: a file or a built-in overlay's name. Rank i is its
-            site i unless ranks name themselves by ``site``. Not given, all pairs are taken for
-            equal, and measured unless the store is on this machine, and so are all ranks.
-        site: this rank's name in the overlay; given by all ranks or by none. Where the default
-            process group is of another backend, as under HSDP, ranks of one machine may name the
-            same site: they are one participant, and share its links.
-        keep_plan: the overlay's rates are facts: no link is measured, and the first plan stays;
-            ``1`` in the environment.
-        route: where aggregates travel, as for ``anabranch scheduler --route``.
-        log: the event log that rank 0's scheduler creates; of a second group, with a number.
-        scheduler: host:port of a scheduler that runs already; else rank 0 starts one.
-        token: of that scheduler; a fresh secret goes through the store otherwise.
-        host: where this rank takes connections; otherwise the address from which it reaches the
-            scheduler, or this machine alone where the scheduler is on it.
-        tls: the folder of this rank's certificate and key, whose name is its site's, as
-            ``anabranch certs`` makes it. Rank 0's also has the scheduler's.
-        insecure: allow addresses off this machine without that; ``1`` in the environment.
-        switch_interval_s: see :func:`anabranch.join`; beside Python threads that compute without a
+            site i, unless ranks name themselves by ``site``. If not given, the links of all pairs
+            are assumed equal. They are measured, unless the store's address is loopback: then all
+            ranks are on one machine.
+        site: this rank's name in the overlay; given by all ranks or by none. If the default process
+            group is of another backend, as under HSDP, ranks of one machine may name the same site.
+            They are then one site, and share its links.
+        keep_plan: whether the overlay's rates are exact. If so, no link is measured, and the first
+            plan stays. ``1`` in the environment.
+        route: the route of aggregates, as for ``anabranch scheduler --route``.
+        log: the event log that rank 0's scheduler creates. A later group's has a number.
+        scheduler: host:port of a running scheduler; if not given, rank 0 starts one.
+        token: of that scheduler; if not given, rank 0 puts a new secret into the store.
+        host: the address at which others connect to this rank. If not given, the address from which
+            it reaches the scheduler. If the scheduler is on this machine, only ranks on it can
+            connect.
+        tls: the folder of this rank's certificate and key, as ``anabranch certs`` makes it. The
+            certificate names this rank's site. Rank 0's folder also has the scheduler's.
+        insecure: permit addresses off this machine without TLS; ``1`` in the environment.
+        switch_interval_s: see :func:`anabranch.join`. Beside Python threads that compute without a
             pause, 0.0005 makes small exchanges several times as fast.
 
     Raises:
-        ValueError: a variable of the environment that cannot be, or a plan to keep of no overlay;
-            says which.
+        ValueError: a variable of the environment is invalid, or ``keep_plan`` comes without an
+            overlay; says which.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class Options(BackendOptions):  # type: ignore[misc]
         self.keep_plan = _said("keep_plan", keep_plan)
         if self.keep_plan and self.overlay is None:
             raise ValueError(
-                "the plan is to be kept, which is for an overlay; set $ANABRANCH_OVERLAY"
+                "keep_plan keeps the plan of an overlay, and there is none; set $ANABRANCH_OVERLAY"
             )
         interval = _given("switch_interval_s", None)
         try:
@@ -128,7 +130,7 @@ class Membership:
     """A rank's membership in the group that its process group made.
 
     Args:
-        group: the group, or this rank's part of its site's.
+        group: the group; or a ``Part``, if another rank of this site has joined it.
         names: the sites' names, by rank.
         leave: leaves the group, and waits for a scheduler that this rank started.
         fail: ends the group at all sites, which get the error.
@@ -153,10 +155,10 @@ def _leave(whole: Group | Shared, scheduler: subprocess.Popen[str] | None) -> No
 
 
 def end(scheduler: subprocess.Popen[str]) -> None:
-    """Wait until a scheduler that was started here has ended; in the end, end it."""
+    """Wait until the scheduler that this rank started has ended; if it does not, kill it."""
     assert scheduler.stdin is not None
     try:
-        scheduler.wait(_END_S)  # by itself, when the last site has left
+        scheduler.wait(_END_S)  # it ends when the last site has left
     except subprocess.TimeoutExpired:
         scheduler.stdin.close()
         try:
@@ -172,19 +174,19 @@ def end(scheduler: subprocess.Popen[str]) -> None:
 
 @contextmanager
 def telling(store: Any, rank: int, size: int) -> Iterator[None]:
-    """Let an error of this rank, while ranks meet, be the others' too.
+    """While ranks meet, tell the other ranks of an error at this one.
 
     Args:
-        store: that all ranks share, for this group alone.
-        rank: of this process, in [0, size).
-        size: how many ranks there are.
+        store: shared by all ranks, for this group alone.
+        rank: this process's rank, in [0, size).
+        size: the number of ranks.
     """
     first = ""
     try:
         yield
     except Exception as error:
-        # It may be the store that fails; what counts is raised below. It is rank 0's in most cases,
-        # and ends with it: the others are to hear why first.
+        # The store itself may fail; the error is raised below in any case. In most cases rank 0
+        # holds the store. So rank 0 waits here until the others have read the reason and failed.
         with suppress(Exception):
             said = f"rank {rank} failed: {error}".encode()
             first = store.compare_set(_WRONG, "", said).decode()
@@ -194,12 +196,15 @@ def telling(store: Any, rank: int, size: int) -> Iterator[None]:
             else:
                 store.wait([f"failed{each}" for each in range(1, size)], timedelta(seconds=_END_S))
         if isinstance(error, DistStoreError) and first and not first.startswith(f"rank {rank} "):
-            raise RunAborted(first) from error  # what it waited for did not come for that
+            raise RunAborted(first) from error  # the other rank's error caused this one
         raise
 
 
 def _has_failed(store: Any, timeout: timedelta) -> Callable[[], str | None]:
-    """Return what says why ranks do not meet: another one has failed, or the time is over."""
+    """Return a function that returns why ranks cannot meet: a failed rank, or the timeout.
+
+    It returns None while they still can.
+    """
     limit_s = timeout.total_seconds()
     until_s = time.monotonic() + limit_s + _GRACE_S
 
@@ -220,14 +225,14 @@ def meet(store: Any, rank: int, size: int, options: Options, timeout: timedelta)
     """Make a group of all ranks.
 
     Args:
-        store: that all ranks share, for this group alone.
-        rank: of this process, in [0, size).
-        size: how many ranks there are.
-        options: this rank's.
-        timeout: how long to wait for the others.
+        store: shared by all ranks, for this group alone.
+        rank: this process's rank, in [0, size).
+        size: the number of ranks.
+        options: this rank's options.
+        timeout: how long to wait for the other ranks.
 
     Raises:
-        ValueError: options that cannot be, or do not fit others'; says which.
+        ValueError: options are invalid, or do not fit other ranks'; says which.
         RunAborted: the scheduler does not start, or refuses this rank; or another rank has failed,
             or does not come in time.
     """
@@ -250,10 +255,10 @@ def _join(
     timeout: timedelta,
     has_failed: Callable[[], str | None],
 ) -> tuple[Group, str, subprocess.Popen[str] | None]:
-    """Join as a site, and start the scheduler first if that falls to this rank.
+    """Join as a site; if ``starts``, start the scheduler first.
 
     Returns:
-        The group, its token, and the scheduler's process where it was started here.
+        The group, its token, and the scheduler's process; None if this rank started none.
     """
     scheduler = None
     here = reached_at(store)
@@ -282,7 +287,7 @@ def _join(
         )
         if options.switch_interval_s is not None:
             sys.setswitchinterval(options.switch_interval_s)
-        # As over gloo, what is not finite is exchanged: a GradScaler looks for it at every rank.
+        # As over gloo, exchange NaN and infinities: a GradScaler looks for them at every rank.
         group = join_at(
             place,
             patience_s=timeout.total_seconds(),
@@ -299,16 +304,16 @@ def _join(
 
 
 class _Site:
-    """This process's part in its site, which several of its process groups use.
+    """This process's access to its site's membership, shared by its process groups.
 
     Args:
-        world: the store of all ranks, without what they left there before they began.
+        world: the store of all ranks, without keys of earlier beginnings.
 
     Attributes:
         world: see above.
-        shared: for the site's other ranks, where this process has joined for it; None elsewhere.
-        leaves: the group, with the last of the process groups.
-        uses: how many process groups there are.
+        shared: serves the site's other ranks, if this process has joined for the site; else None.
+        leaves: leaves the group; called with the last process group.
+        uses: the number of this process's process groups.
     """
 
     here: _Site | None = None
@@ -320,7 +325,7 @@ class _Site:
         self.uses = 0
 
     def leave(self) -> None:
-        """One process group needs it no longer."""
+        """End the use by one process group; the last one leaves the group."""
         self.uses -= 1
         if not self.uses:
             _Site.here = None
@@ -328,7 +333,7 @@ class _Site:
 
 
 def _nothing() -> None:
-    """Another rank has joined for this site, and leaves."""
+    """Do nothing: another rank has joined for this site, and leaves."""
 
 
 def share(
@@ -339,13 +344,13 @@ def share(
     options: Options,
     timeout: timedelta,
 ) -> Membership:
-    """Make a group of sites, of which each may have several ranks, in process groups of their own.
+    """Make a process group over sites that each have several ranks, in other process groups.
 
     Args:
-        begin: returns the store of all ranks, without what they left there before; called where
-            this process has no part in a site.
+        begin: returns the store of all ranks, without keys of earlier beginnings. It is called if
+            this process has no ``_Site`` yet.
         store, rank, size, timeout: as for :func:`meet`.
-        options: this rank's; its site is named.
+        options: this rank's options, with a ``site``.
 
     Raises:
         ValueError, RunAborted: as for :func:`meet`; or process groups have different sites, or
@@ -362,8 +367,8 @@ def share(
     all_names = msgspec.json.decode(world.compare_set("names", "", msgspec.json.encode(names)))
     if sorted(all_names) != sorted(names):
         raise ValueError(
-            f"this process group is of the sites {sorted(names)} and another is of "
-            f"{sorted(all_names)}; ranks that share sites are in process groups of all of them"
+            f"this process group has the sites {sorted(names)} and another has "
+            f"{sorted(all_names)}; each process group needs a rank of every site"
         )
     site, me = options.site, str(os.getpid()) + secrets.token_hex(4)
     if not here.uses and world.compare_set(f"first of {site}", "", me).decode() == me:
@@ -395,7 +400,7 @@ def share(
 
 
 class _Said(msgspec.Struct, omit_defaults=True):
-    """A rank's entry in the store before ranks meet, or its error."""
+    """A rank's entry in the store before ranks meet: its site, or its error."""
 
     site: str = ""
     has_tls: bool = False
@@ -411,7 +416,7 @@ def _said_by(store: Any, rank: int) -> _Said:
 
 
 def _names(store: Any, rank: int, size: int, options: Options) -> tuple[str, ...]:
-    """Return the sites' names by rank, the same at every rank."""
+    """Return the sites' names by rank, which are the same at every rank."""
     mine = _Said(options.site or "", has_tls=options.tls is not None)
     store.set(f"site{rank}", msgspec.json.encode(mine))
     all_said = [_said_by(store, each) for each in range(size)]
@@ -440,7 +445,7 @@ def _names(store: Any, rank: int, size: int, options: Options) -> tuple[str, ...
             raise ValueError(
                 f"ranks {one} and {said.index(name, one + 1)} both say that they are site {name!r}"
             )
-    # Ranks read no file: all have the overlay from the one that starts the scheduler.
+    # Only rank 0 reads the overlay's file; the others get its names from the store.
     if rank == 0:
         names = said if all(said) else _overlay_names(size, options)
         store.set("names", msgspec.json.encode(names))
@@ -451,7 +456,7 @@ def _names(store: Any, rank: int, size: int, options: Options) -> tuple[str, ...
 
 
 def _overlay_names(size: int, options: Options) -> list[str] | str:
-    """Return the names of an overlay's sites, or what is wrong with it."""
+    """Return the names of an overlay's sites, or an error in words."""
     if options.overlay is None:
         return [f"rank{each}" for each in range(size)]
     from anabranch import overlay as overlays
@@ -471,10 +476,17 @@ def _overlay_names(size: int, options: Options) -> list[str] | str:
 def _scheduler(
     names: Sequence[str], options: Options, host: str
 ) -> tuple[subprocess.Popen[str] | None, list[str]]:
-    """Start a scheduler, unless one is given; return it, and its address, token and no error."""
+    """Start a scheduler, unless one is given.
+
+    Returns:
+        Its process, or None; and [address, token, ""], the store's entry of a scheduler without an
+        error. The token is empty if the scheduler is given.
+    """
     if options.scheduler is not None:
         if not options.token:
-            raise ValueError("a scheduler is given and no token; set $ANABRANCH_TOKEN to its own")
+            raise ValueError(
+                "a scheduler is given without a token; set $ANABRANCH_TOKEN to its own"
+            )
         return None, [options.scheduler, "", ""]
     token = options.token or secrets.token_hex(16)
     command = [sys.executable, "-m", "anabranch", "scheduler", "--stop-with-stdin"]
@@ -499,7 +511,7 @@ def _scheduler(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "ANABRANCH_TOKEN": token},
-        start_new_session=True,  # an interrupt of the terminal is for the ranks, who leave it then
+        start_new_session=True,  # Ctrl-C reaches the ranks alone; once they leave, it ends
         text=True,
     )
     assert process.stdout is not None
@@ -508,32 +520,32 @@ def _scheduler(
         process.wait()
         end(process)
         raise RunAborted(
-            f"its process ended with status {process.returncode} before it listened; what it "
-            "printed beside rank 0 says why"
+            f"its process ended with status {process.returncode} before it listened; its output, "
+            "beside rank 0's, says why"
         )
     return process, [address, token, ""]
 
 
 def check_reaches(scheduler: str, here: str) -> None:
-    """Check that the scheduler that a rank has started listens where this rank finds it.
+    """Check that this rank can reach the scheduler that another rank has started.
 
     Args:
         scheduler: the host on which it listens.
-        here: the address of this machine from which the ranks' store is reached.
+        here: the address of this machine from which it reaches the ranks' store.
 
     Raises:
-        RunAborted: it listens on its own machine's loopback, and this is another machine.
+        RunAborted: the scheduler listens on the loopback of another machine.
     """
     if addresses.is_loopback(scheduler) and not addresses.is_loopback(here):
         raise RunAborted(
-            f"rank 0's scheduler listens on {scheduler}, where only rank 0's own machine finds it, "
-            "because the name of that machine leads to its loopback there (as /etc/hosts says); "
-            "give an address that all machines use to --master-addr ($MASTER_ADDR)"
+            f"rank 0's scheduler listens on {scheduler}, which only rank 0's own machine reaches: "
+            "that machine resolves its own name to its loopback (see its /etc/hosts); give an "
+            "address that all machines use to --master-addr ($MASTER_ADDR)"
         )
 
 
 def reached_at(store: Any) -> str:
-    """Return the address of this machine from which its store is reached."""
+    """Return the address of this machine from which it reaches its store."""
     while isinstance(store, c10d.PrefixStore):
         store = store.underlying_store
     host = store.host if isinstance(store, c10d.TCPStore) else "127.0.0.1"
@@ -542,5 +554,5 @@ def reached_at(store: Any) -> str:
     found = socket.getaddrinfo(host, store.port, type=socket.SOCK_DGRAM)
     family, kind, _, _, where = found[0]
     with socket.socket(family, kind) as probe:
-        probe.connect(where)  # sends nothing: the kernel looks up its way there
+        probe.connect(where)  # sends nothing: the kernel only looks up the route
         return cast(str, probe.getsockname()[0])

@@ -2,7 +2,7 @@
 
 Under HSDP every rank of a site holds a shard, and averages it with the ranks that hold the same
 shard at other sites. One site is one member of the group. So its lanes carry the shards of all its
-ranks, and its measurements see all its traffic.
+ranks, and its measurements cover all its traffic.
 
 Theory of operation
 -------------------
@@ -21,13 +21,13 @@ The first rank of a site joins the group, and serves the site's other ranks over
 - **Memory.** A rank takes a free block, or makes one, and copies its tensors in. The exchange runs
   on the block. ``wait`` copies the result out and frees the block for the next call. Rank 0 unlinks
   the file as soon as it has mapped it, so a killed process leaves no file behind.
-- **End.** A rank that is done sends None, and its thread ends. ``Shared.close`` waits for all those
-  threads, and leaves the group after them. A connection that breaks without a None is a dead rank:
-  the site leaves the group with an error, since a shard is missing from all later exchanges.
-  If rank 0 dies, each ``Part`` fails its pending and later calls with ``RunAborted``.
+- **End.** A rank that is done sends None, and its thread in rank 0 ends. ``Shared.close`` waits for
+  all those threads, and then leaves the group. If a connection breaks without a None, the rank is
+  dead: the site leaves the group with an error, since later exchanges would lack a shard. If rank 0
+  dies, each ``Part`` fails its pending and later calls with ``RunAborted``.
 
-Messages are msgpack. A rank proves by the group's token that it may send them: the socket is open
-to every process of the machine.
+Messages are msgpack. Every process of the machine can open the socket, so a rank authenticates with
+the group's token.
 
 What must never happen:
 
@@ -91,8 +91,8 @@ class Shared:
     """A site's membership, at the rank that joined; the site's other ranks connect to ``address``.
 
     Args:
-        group: of all sites; it is left after the last rank of this site has left.
-        token: the group's secret, by which ranks prove themselves.
+        group: the group of all sites; this leaves it after the last rank of this site.
+        token: the group's secret, with which ranks authenticate.
     """
 
     def __init__(self, group: Group, token: str) -> None:
@@ -187,7 +187,7 @@ class _Rank:
             try:
                 self._connection.send_bytes(msgspec.msgpack.encode([number, value, said]))
             except OSError:
-                return  # it is gone, as `run` sees
+                return  # the rank is gone; `run` handles that
 
     def _tensor(self, path: str, size_bytes: int, dtype: str, elements: int) -> torch.Tensor:
         memory = self._memory.get(path)
@@ -239,8 +239,8 @@ class Part:
     """A rank's access to its site's membership through the rank that joined; a ``Group``'s calls.
 
     Args:
-        address: where the rank that joined listens.
-        token: the group's.
+        address: the socket of the rank that joined.
+        token: the group's secret.
         channel: the number of this rank's process group.
 
     Raises:
@@ -254,7 +254,7 @@ class Part:
         except ConnectionRefusedError:
             raise ValueError(
                 "the rank that joined for this site is not on this machine, or gone; give each "
-                "machine a site of its own"
+                "machine its own site"
             ) from None
         self._connection = connection
         self._channel = channel
@@ -357,7 +357,7 @@ class Part:
 
     def fail(self, error: Exception) -> None:
         """End the group at all sites: this rank's call took longer than its timeout."""
-        with suppress(RunAborted, OSError):  # it has ended
+        with suppress(RunAborted, OSError):  # the group has ended already
             self._call("fail", str(error))
 
     def close(self) -> None:
@@ -374,7 +374,7 @@ class Part:
 
 
 def _error_of(kind: str, text: str) -> Exception:
-    """Return the error that the rank that joined raised."""
+    """Return an error that the rank that joined has raised."""
     if kind == "ExchangeError":
         return ExchangeError(text)
     if kind == "RunEnded":

@@ -1,4 +1,4 @@
-"""What a collective returns: a ``torch.distributed.Work`` that the group's thread completes."""
+"""The result of a collective: a ``torch.distributed.Work`` that the group's thread completes."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from anabranch.group.writing import overwrite
 from anabranch.net.errors import RunAborted
 
 _cuda: Any = torch.cuda
-_LONGEST_S = 3600.0  # between two looks at what is due
-_here = threading.local()  # has `calls_back` in a thread that runs futures' callbacks just now
+_LONGEST_S = 3600.0  # between two looks at deadlines
+_here = threading.local()  # `calls_back` is true in a thread while it runs futures' callbacks
 Begun = tuple[Handle, Callable[[], None]]
 
 
 def check_may_begin() -> None:
-    """Check that this is no callback of a future.
+    """Check that the caller is no callback of a future.
 
-    Callbacks run in the group's thread, which would wait for itself; and where they run among other
+    Callbacks run in the group's thread, which would wait for itself. And their place among other
     calls differs from rank to rank.
 
     Raises:
-        RuntimeError: it is; says what to do.
+        RuntimeError: the caller is a callback; says what to do.
     """
     if getattr(_here, "calls_back", False):
         raise RuntimeError(
@@ -44,23 +44,23 @@ def check_may_begin() -> None:
 
 
 def check_may_wait() -> None:
-    """Check that this is no callback of a future: the group's thread would wait for itself.
+    """Check that the caller is no callback of a future: the group's thread would wait for itself.
 
     Raises:
-        RuntimeError: it is; says what to do.
+        RuntimeError: the caller is a callback; says what to do.
     """
     if getattr(_here, "calls_back", False):
         raise RuntimeError(
-            "a work is waited for in a callback of a future, which runs in the thread that carries "
-            "it; chain to its get_future() instead"
+            "wait() is called in a callback of a future, which runs in the thread that completes "
+            "the work; chain to the work's get_future() instead"
         )
 
 
 def untraced(kind: type) -> None:
-    """Let torch.compile leave a class's methods alone, and what they call.
+    """Exclude a class's methods, and all that they call, from torch.compile.
 
-    Under a compiled model it traces every Python function that PyTorch calls, those that DDP's
-    reducer calls among them, and cannot trace a process group.
+    Under a compiled model, torch.compile traces every Python function that PyTorch calls. DDP's
+    reducer calls these methods, and torch.compile cannot trace a process group.
     """
     for name, method in list(vars(kind).items()):
         if not name.startswith("__") and isinstance(method, FunctionType):
@@ -70,14 +70,14 @@ def untraced(kind: type) -> None:
 class Work(dist.Work):
     """A collective that is under way.
 
-    Its future always succeeds, with ``(True, tensors)`` or ``(False, error)``: one that fails by
-    ``set_exception`` crashes DDP's backward pass. ``get_future`` unwraps it.
+    The base future always succeeds, with ``(True, tensors)`` or ``(False, error)``: a future that
+    fails by ``set_exception`` crashes DDP's backward pass. ``get_future`` unwraps the result.
 
     Args:
-        what: for messages, such as ``all_reduce``.
-        devices: of the tensors that are not on the CPU.
-        settled: is called with it, first of all, once there is a result or none.
-        exchanges: whether its tensors are read and written meanwhile.
+        what: the call in words, for messages, such as ``all_reduce``.
+        devices: the devices of the tensors that are not on the CPU.
+        settled: called with this work once it has a result or an error, before all else.
+        exchanges: whether the call reads and writes the tensors until its end.
     """
 
     def __init__(
@@ -90,26 +90,26 @@ class Work(dist.Work):
         super().__init__()
         self.what = what
         self.exchanges = exchanges
-        self.is_given_up = False  # the program was interrupted while it waited for it
+        self.is_given_up = False  # whether an exception interrupted a wait for this work
         self._settled = settled
-        self._claimed = threading.Lock()  # by what settles it: its end, or that of its time
+        self._claimed = threading.Lock()  # the first to settle the work takes it, and keeps it
         self._is_done = threading.Event()
         self._error: BaseException | None = None
         self._tensors: list[Any] = []
         self._base: Any = torch.futures.Future(devices=list(devices))
 
     def succeed(self, tensors: list[Any]) -> None:
-        """The tensors hold the result; nothing happens where it has failed before.
+        """Settle the work: the tensors hold the result. Do nothing if it is settled already.
 
         Args:
-            tensors: or, as hooks expect it of an all_gather's future, a list of such lists.
+            tensors: the tensors; or a list of lists of them, which hooks expect of an all_gather.
         """
         if self._claimed.acquire(blocking=False):
             self._tensors = tensors
             self._settle((True, tensors))
 
     def fail(self, error: BaseException) -> bool:
-        """There is no result; nothing happens, and False is returned, where it has ended before."""
+        """Settle the work with an error; return False, and do nothing, if it is settled already."""
         is_first = self._claimed.acquire(blocking=False)
         if is_first:
             self._error = error
@@ -130,23 +130,24 @@ class Work(dist.Work):
         """Return once the tensors hold the result.
 
         Args:
-            timeout: how long to wait at most; zero for as long as its process group lets it take.
+            timeout: the longest wait; zero waits until the end, or the process group's timeout.
 
         Raises:
-            RuntimeError: it is not done by then, and goes on; or its process group's timeout is
-                over, which ends that; or this is a callback of a future.
+            RuntimeError: the work is not done by then, and continues. Or the process group's
+                timeout is over, which ends the process group. Or the caller is a callback of a
+                future.
             ExchangeError, RunAborted: as for the group's call.
         """
         limit_s = timeout.total_seconds() if timeout > timedelta(0) else None
         if not self._is_done.is_set():
             check_may_wait()
         if not self.ends_within(limit_s):
-            raise RuntimeError(f"{self.what}: not done in {limit_s:g} s; it goes on: wait again")
+            raise RuntimeError(f"{self.what}: not done in {limit_s:g} s; it continues: wait again")
         _unwrap(self._base)
         return True
 
     def ends_within(self, limit_s: float | None) -> bool:
-        """Wait for so long at most; return whether it has ended."""
+        """Wait at most ``limit_s``, None for no limit; return whether the work has ended."""
         try:
             return self._is_done.wait(limit_s)
         except BaseException:
@@ -162,7 +163,7 @@ class Work(dist.Work):
         return self._is_done.is_set() and self._error is None
 
     def exception(self) -> Any:
-        """Return what went wrong, or None."""
+        """Return the error, or None."""
         return self._error
 
     def result(self) -> list[torch.Tensor]:
@@ -175,7 +176,7 @@ class Work(dist.Work):
         self.wait()
 
     def get_future(self) -> Any:
-        """Return a future of the tensors, as comm hooks chain them."""
+        """Return a future of the tensors, to which comm hooks chain callbacks."""
         return self._base.then(_unwrap)
 
 
@@ -185,12 +186,12 @@ untraced(Work)
 def together(works: Sequence[Work], devices: Sequence[torch.device]) -> Any:
     """Return a future of all tensors of several works.
 
-    The future of ``torch.futures.collect_all`` knows no devices: what is chained to it would read
-    a GPU's tensors before they are there.
+    The future of ``torch.futures.collect_all`` knows no devices: its callbacks would read a GPU's
+    tensors too early.
 
     Args:
-        works: of exchanges.
-        devices: of their tensors that are not on the CPU.
+        works: works of exchanges.
+        devices: the devices of their tensors that are not on the CPU.
     """
     whole = Work(works[0].what, devices)
 
@@ -208,8 +209,8 @@ def together(works: Sequence[Work], devices: Sequence[torch.device]) -> Any:
 def used_here(*tensors: torch.Tensor) -> None:
     """Keep the memory of a GPU's tensors until the current stream has used them.
 
-    A callback runs in a stream of its own, and their memory is given to the stream that made them
-    once they are dropped.
+    A callback runs in a separate stream. Once tensors are dropped, PyTorch returns their memory to
+    the stream that made them.
     """
     for each in tensors:
         if each.is_cuda:
@@ -217,14 +218,14 @@ def used_here(*tensors: torch.Tensor) -> None:
 
 
 class Deadlines:
-    """Ends works that take too long, whether or not anything waits for them.
+    """Ends works that exceed their limits, even if no thread waits for them.
 
-    Its thread must end before the interpreter: if it drops the last reference to a process group
-    while the interpreter ends, C++ aborts the process.
+    The thread of this object must end before the interpreter: if it drops the last reference to a
+    process group while the interpreter ends, C++ aborts the process.
 
     Args:
-        ended: is called with a work whose time is over, and its limit in seconds, by a thread of
-            this object's.
+        ended: called in that thread with a work that has exceeded its limit, and the limit in
+            seconds.
     """
 
     def __init__(self, ended: Callable[[Work, float], None]) -> None:
@@ -236,7 +237,7 @@ class Deadlines:
         self._is_closed = False
 
     def add(self, work: Work, limit_s: float) -> None:
-        """Take note of a work that begins now."""
+        """Add a work that begins now."""
         due_s = time.monotonic() + limit_s
         with self._changed:
             self._due[work] = due_s, limit_s
@@ -250,7 +251,7 @@ class Deadlines:
                 self._changed.notify()
 
     def remove(self, work: Work) -> None:
-        """Take note that a work has ended."""
+        """Remove a work that has ended."""
         with self._changed:
             self._due.pop(work, None)
             if self._is_closed:
@@ -278,7 +279,7 @@ class Deadlines:
                 self.remove(work)
 
     def close(self) -> None:
-        """End the thread, once no work is under way: none is added any more."""
+        """End the thread, once no work is under way; call ``add`` no more after this."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -306,12 +307,12 @@ def _unwrap(future: Any) -> list[torch.Tensor]:
 
 
 class Starter:
-    """Starts exchanges in the order of calls; those of a GPU's tensors once they are in memory.
+    """Starts exchanges in the order of calls; copies a GPU's tensors to memory before.
 
-    A GPU's tensor is copied to pinned memory in a stream of its own, a thread waits for that and
-    starts the exchange, and the result is copied back in the same stream; so neither the caller
-    nor the group's thread waits for the GPU. Calls on tensors of the CPU start at once unless such
-    a copy is before them.
+    A separate stream copies a GPU's tensors to pinned memory. A thread waits for the copy, and
+    starts the exchange. The same stream copies the result back. So neither the caller nor the
+    group's thread waits for the GPU. Calls on CPU tensors start at once, unless an earlier call
+    still waits for its copy.
     """
 
     def __init__(self) -> None:
@@ -330,10 +331,10 @@ class Starter:
         """Begin an exchange of tensors that are all on one device.
 
         Args:
-            work: is completed by it.
+            work: the work, which the exchange completes.
             tensors: overwritten.
-            exchange: begins it, of tensors in the CPU's memory; returns its handle, and what puts
-                the result into these tensors once that has ended.
+            exchange: begins the exchange of tensors in the CPU's memory. It returns the handle, and
+                a function that puts the result into these tensors once the exchange has ended.
         """
         device = tensors[0].device
         if device.type == "cpu":
@@ -361,11 +362,11 @@ class Starter:
         return work
 
     def in_order(self, begin: Callable[[], None], waits: bool = False) -> None:
-        """Begin a call once those before it have begun.
+        """Begin a call once all earlier calls have begun.
 
         Args:
-            begin: begins it; raises nothing.
-            waits: whether it waits for a copy; then a thread of this object's calls it.
+            begin: begins the call; raises nothing.
+            waits: whether ``begin`` waits for a copy; then this object's thread calls it.
         """
         with self._lock:
             if waits or self._pending:
@@ -386,7 +387,7 @@ class Starter:
                 self._pending -= 1
 
     def close(self) -> None:
-        """End the thread, once what waits has begun."""
+        """End the thread, once all waiting calls have begun."""
         if self._thread is not None:
             self._waiting.put(None)
             self._thread.join()
@@ -405,7 +406,7 @@ def _begin(
         try:
             handle.wait()
             finish()
-            with streaming():  # the future takes note of what it has to wait for there
+            with streaming():  # the future records events in these streams, for its callbacks
                 if staged is not tensors:
                     for tensor, copy in zip(tensors, staged, strict=True):
                         overwrite(tensor, copy, non_blocking=True)
@@ -432,12 +433,13 @@ def complete(
     begin: Callable[[], Future[Any]],
     go_on: Callable[[Any], None],
 ) -> None:
-    """Begin a call of the group's, and go on with a work when it ends.
+    """Begin a call of the group, and continue a work when the call ends.
 
     Args:
-        work: fails where the call does.
+        work: fails if the call does.
         begin: begins the call.
-        go_on: is called with its result; completes the work, or sees to it; may raise.
+        go_on: called with the call's result. It completes the work, or begins another call that
+            does; it may raise.
     """
 
     def ended(done: Future[Any]) -> None:

@@ -1,7 +1,7 @@
-"""Tell torch.distributed of the backend; loaded by PyTorch itself, as an entry point.
+"""Register the backend with torch.distributed; PyTorch loads this module as an entry point.
 
-Before torch 2.14 that happens on every ``import torch``, in whichever program: nothing may fail
-here, and what the backend needs is imported once a process group is made.
+Before torch 2.14, each ``import torch`` does so, in every program. So nothing may fail here, and
+the backend's modules are imported only when a process group is made.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def register() -> None:
         dist.Backend.register_backend(
             "anabranch", _process_group, extended_api=True, devices=["cpu", "cuda"]
         )
-    except Exception:  # else it would break `import torch` where this package is installed
+    except Exception:  # it would break `import torch` wherever this package is installed
         _log.warning("torch.distributed does not know the backend anabranch", exc_info=True)
 
 

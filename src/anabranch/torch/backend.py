@@ -3,19 +3,19 @@
 Theory of operation
 -------------------
 
-Each collective takes one of three ways::
+Each call takes one of four ways::
 
     all_reduce (sum, mean, max of floats), broadcast   -> exchange of the group, over its plan
     barrier, all_gather up to 64 KiB a rank,           -> gathering through the scheduler
       calls without elements
     everything else                                    -> gathering that compares the calls, then
                                                           gloo (torch/_gloo.py)
-    send, recv                                         -> gloo at once, since it is of two ranks
+    send, recv                                         -> gloo at once, since only two ranks call it
 
-A call goes through these hands::
+A collective passes through these parts::
 
     DDP, FSDP, the program's threads
-      |  _order: one call at a time gets its place
+      |  _order: a lock that fixes the order of calls
       v
     Starter: begins calls in that order; copies of GPU tensors come before their exchange
       |
@@ -25,21 +25,21 @@ A call goes through these hands::
       v
     Work.wait(), and callbacks of its future
 
-A *work* is under way until the first of three settles it: its result, its deadline, or the end of
-the process group. Later ones find it settled and change nothing. A *process group* runs until it is
-*over* (``_over`` has the reason) or *closed*. It is over once a call came too late or ended with
-``RunAborted``. ``shutdown`` also ends it if the wait for a call was interrupted. From then on every
-call at this rank fails with that reason.
+A *work* is under way until the first of three events settles it: its result, its deadline, or the
+end of the process group. Later events change nothing. A *process group* runs until it is *over*
+(``_over`` has the reason) or *closed*. It is over once a call has exceeded its timeout or ended
+with ``RunAborted``. ``shutdown`` also ends it if the wait for a call was interrupted. From then on
+every call at this rank fails with that reason.
 
 What must never happen:
 
-- *Ranks begin calls in different orders.* The group pairs calls by their order. So every call takes
-  its place under ``_order``, and calls in callbacks of a future are refused.
-- *Gloo is called by some ranks only.* Its calls would wait for each other or abort the process. So
-  all ranks describe the call first, and a mismatch is an error at each.
+- *Ranks begin calls in different orders.* The group pairs calls by their order. So every call
+  begins while it holds ``_order``, and calls in callbacks of a future raise an error.
+- *Only some ranks call gloo.* Its calls would wait for each other or abort the process. So all
+  ranks describe the call first, and a mismatch is an error at each.
 - *A call after a late one meets another rank's earlier call.* So one late call ends the process
-  group. The whole group ends too, at all ranks, if the call's tensors may still be written
-  (``Work.exchanges``), if the group is this process group's own, or if this one is being destroyed.
+  group. The whole group ends too, at all ranks, if the call may still write its tensors
+  (``Work.exchanges``), if this process group owns the group, or if it is being destroyed.
 - *A collective runs in torch's base class.* That holds the interpreter's lock, for which gloo's
   threads wait with their own lock held. So this class defines every collective that torch has.
 - *The interpreter ends with gloo's threads alive.* ``_end_at_exit`` destroys gloo before.
@@ -86,7 +86,7 @@ __all__ = ["AnabranchProcessGroup", "Options", "group_of", "process_group"]
 T = TypeVar("T", bound=dist.Work)
 _log = logging.getLogger("anabranch")
 _EXCHANGED = (torch.float32, torch.float16, torch.bfloat16)
-_SMALL_BYTES = 1 << 16  # of each rank's part of what is gathered by the scheduler
+_SMALL_BYTES = 1 << 16  # the most that each rank gathers through the scheduler
 _OPS = {"SUM": "sum", "AVG": "mean", "MAX": "max"}
 _TO_AND_FRO = {"recv": "recv from", "recv_anysource": "recv from any rank", "send": "send to"}
 _HERE = ("allgather", "allreduce", "allreduce_coalesced", "broadcast")
@@ -95,21 +95,22 @@ _Base: Any = dist.ProcessGroup  # its overloads are wider than what torch.distri
 
 
 class AnabranchProcessGroup(_Base):  # type: ignore[misc]
-    """A process group each of whose ranks is a site.
+    """A process group whose ranks are the sites of a group.
 
-    It is one class since torch.distributed finds every collective of a backend on one.
+    It is one class, since torch.distributed expects all collectives of a backend on one object.
 
-    A lost link is gone round, if other links lead to the same ranks. A lost rank ends the group at
-    all others, which name it. torchrun expects that, and starts all ranks again.
+    After the loss of a link, calls use other links to the same ranks, if there are any. The loss of
+    a rank ends the group at all others, whose errors name the rank. torchrun expects that, and
+    restarts all ranks.
 
-    A collective that takes longer than its timeout ends this process group: see the head of this
-    file. A send or receive that takes too long ends gloo alone.
+    A collective that exceeds its timeout ends this process group: see the head of this file. A send
+    or receive that exceeds it ends gloo alone.
 
     Args:
-        membership: the group, and its names by rank.
+        membership: the group, and the sites' names by rank.
         gloo: for calls that the group does not carry.
         owns: whether to leave the group when this process group is destroyed.
-        rank, size, timeout: as torch.distributed says.
+        rank, size, timeout: see torch.distributed.
     """
 
     def __init__(
@@ -133,19 +134,19 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         self._is_closed = False
         self._over = ""  # why this process group is over; empty while it runs
         self._deadlines = Deadlines(self._is_late)
-        self._waits_in: int | None = None  # the thread in which exchanges are waited for
+        self._waits_in: int | None = None  # the thread whose calls end before they return
         self._process = os.getpid()
         atexit.register(self._end_at_exit)
 
     @property
     def group(self) -> Any:
-        """The group that carries it, or this rank's part of its site's."""
+        """The group; or a ``Part``, if another rank of this site has joined it."""
         return self.membership.group
 
     # --- collectives
 
     def allreduce(self, tensors: Any, opts: Any = None, **other: Any) -> Any:
-        """Sum, mean or largest elements; other operations and types by gloo."""
+        """Reduce to the sum, mean or largest elements; gloo carries other operations and types."""
         given = _several(tensors)
         op = _op(other.get("op", opts))
         if op == "mean" and any(map(_is_whole, given)):
@@ -162,11 +163,11 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         return self.exchange("all_reduce", given, exchange, opts)
 
     def _mean_of_whole(self, tensors: list[torch.Tensor], opts: Any) -> Any:
-        """Mean of integers, for Lightning's metrics; all ranks refuse one with a fraction."""
+        """Return the mean of integers, for Lightning's metrics; all ranks reject a fraction."""
         if any(each.dtype == torch.bool for each in tensors):
             raise ValueError("all_reduce by AVG of bool, which has no mean; use MAX or MIN")
         for each in tensors:
-            if each.dtype != torch.int64:  # a sum of the others may not fit them
+            if each.dtype != torch.int64:  # a sum of smaller integers may overflow their type
                 kind = str(each.dtype).removeprefix("torch.")
                 raise ValueError(
                     f"all_reduce by AVG of {kind}; convert to float32, or to int64 where the mean "
@@ -181,21 +182,21 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
             if bool((total % self.size()).any()):
                 raise ValueError(
                     "all_reduce by AVG of int64, whose mean has a fraction here; use SUM and "
-                    "divide, or convert to float32; the tensors are as they were"
+                    "divide, or convert to float32; the tensors are unchanged"
                 )
         for each, total in zip(tensors, totals, strict=True):
             overwrite(each, total.div_(self.size(), rounding_mode="trunc"))
         return _done("all_reduce", tensors)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
-        """As ``allreduce``, of several tensors in one exchange."""
+        """Reduce several tensors in one exchange, as ``allreduce`` does."""
         alike = len({each.dtype for each in tensors}) == 1 and all(map(_is_exchanged, tensors))
         if not alike or _op(opts) is None:
             return self._by_gloo("allreduce_coalesced", tensors, *_if_given(opts))
         return self.allreduce(tensors, opts)
 
     def broadcast(self, tensors: Any, opts: Any = None, **other: Any) -> Any:
-        """The root's elements, bit for bit, of any type."""
+        """Overwrite tensors of any type by the root's, bit for bit."""
         given = _several(tensors)
         root = opts if isinstance(opts, int) else other.get("root")
         if root is None:
@@ -226,7 +227,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         return self.exchange("broadcast", given, exchange, opts)
 
     def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
-        """All ranks' tensors; large ones by gloo."""
+        """Gather all ranks' tensors; gloo carries large ones."""
         given = _several(input_tensors)
         tensor = given[0]
         if (
@@ -255,13 +256,13 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         return self._gather(described("all_gather", given), _bytes_of(tensor), finish, opts)
 
     def barrier(self, opts: Any = None, **other: Any) -> Any:
-        """Every rank has called it."""
+        """Wait until every rank has called it."""
         return self._meet("barrier", [], other.get("timeout", opts))
 
     def _meet(self, what: str, tensors: list[torch.Tensor], opts: Any) -> Work:
-        """Return a work that is done once every rank has called it; for calls without elements.
+        """Return a work that is done once every rank has called this; for calls without elements.
 
-        They take a place among the calls, so a rank whose tensors have elements gets an error.
+        Such calls count in the order of calls. So a rank whose tensors have elements gets an error.
         """
         return self._gather(what, b"", lambda _: tensors, opts)
 
@@ -297,13 +298,13 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         exchange: Callable[[list[torch.Tensor]], Begun],
         opts: Any = None,
     ) -> Work:
-        """Begin an exchange of the group's, in the order of all calls of this process group.
+        """Begin an exchange of the group, in the order of all calls of this process group.
 
         Args:
-            what: for messages.
+            what: the call in words, for messages.
             tensors: of one device; overwritten by the result.
             exchange: begins it; see :meth:`anabranch.torch._works.Starter.start`.
-            opts: as torch.distributed says, or its timeout.
+            opts: the options of torch.distributed, or a timeout.
 
         Raises:
             ValueError: the tensors are on several devices.
@@ -334,8 +335,8 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
     def waiting(self) -> Iterator[None]:
         """Within the context, each call of this thread ends before it returns.
 
-        Callbacks of its future then run at once, in this thread. So collectives that they call come
-        in the same order at all ranks.
+        Callbacks of the call's future then run at once, in this thread. So collectives that they
+        call come in the same order at all ranks.
         """
         before, self._waits_in = self._waits_in, threading.get_ident()
         try:
@@ -344,10 +345,10 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
             self._waits_in = before
 
     def _by_gloo(self, name: str, *given: Any, **named: Any) -> Work:
-        """Make a collective by gloo, once all ranks have described the same.
+        """Make a collective by gloo, once all ranks have described the same call.
 
         Args:
-            name: of gloo's method.
+            name: the name of gloo's method.
             given, named: its arguments; it writes to the first.
         """
         self._check_may_call()
@@ -401,9 +402,10 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
             "links carry it more slowly; give init_process_group a longer one"
         )
         if not work.fail(error):
-            return  # it has ended just now
+            return  # the work has ended just now
         self._is_over(error)
-        # A late barrier of a subgroup moves nothing, and holds up nothing but its destruction.
+        # A late barrier of a subgroup moves no elements. It ends the whole group only while the
+        # subgroup is being destroyed, which it would hold up.
         if self._owns or work.exchanges or self._is_closed:
             self.membership.fail(error)
 
@@ -433,7 +435,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         return _Backend(self)
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
-        """Return False: it allocates no tensors for FSDP."""
+        """Return False: this backend allocates no tensors for FSDP."""
         return False
 
     def getBackendName(self) -> str:  # noqa: N802
@@ -445,7 +447,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         return self._name
 
     def setGroupName(self, name: str) -> None:  # noqa: N802
-        """Take the name that torch.distributed gives this group."""
+        """Set the name that torch.distributed gives this group."""
         self._name = name
 
     def getGroupDesc(self) -> str:  # noqa: N802
@@ -453,7 +455,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         return self._description
 
     def setGroupDesc(self, description: str) -> None:  # noqa: N802
-        """Take the description that torch.distributed gives this group."""
+        """Set the description that torch.distributed gives this group."""
         self._description = description
 
     def name(self) -> str:
@@ -478,18 +480,18 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         self.barrier().wait()
 
     def shutdown(self) -> None:
-        """End gloo, and leave the group if it is of this process group alone."""
+        """End gloo, and leave the group if this process group owns it."""
         if self._is_closed:
             return
         self._is_closed = True
         atexit.unregister(self._end_at_exit)
         self._starter.close()
         self._give_up_interrupted()
-        self._gloo.close()  # before leaving, or a rank that waits for this one by gloo waits longer
+        self._gloo.close()  # before leaving, so that no rank's gloo waits longer for this one
         try:
             if self._owns:
                 self.membership.close()
-        # Not raised: the calls have raised it, and torch would stay half initialised.
+        # Not raised again: the calls have raised it, and torch would stay half initialised.
         except RunAborted as error:
             if not self._over:
                 _log.warning("this process group had ended before it was destroyed: %s", error)
@@ -497,7 +499,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
             self._deadlines.close()
 
     def _give_up_interrupted(self) -> None:
-        """End the group if an exception left a wait: that call may never end."""
+        """End the group if an exception interrupted a wait: that call may never end."""
         for work in self._deadlines.under_way():
             if work.is_given_up and not self._over:
                 error = RunAborted(f"{work.what}: this rank was interrupted in it")
@@ -505,7 +507,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
                 self.membership.fail(error)
 
     def _end_at_exit(self) -> None:
-        """Destroy gloo ahead of the interpreter, if the program ends without destroying it."""
+        """Destroy gloo before the interpreter ends, if the program has not."""
         if self._is_closed or os.getpid() != self._process:  # a fork has none of its threads
             return
         self._is_closed = True
@@ -514,12 +516,12 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         self._gloo.close()
 
     def abort(self) -> None:
-        """As ``shutdown``."""
+        """Do as ``shutdown``."""
         self.shutdown()
 
 
 class _Backend:
-    """The backend object of a device, for PyTorch's questions only."""
+    """The backend object of a device; PyTorch only queries it."""
 
     supports_splitting = supports_coalescing = supports_time_estimate = supports_shrinking = False
 
@@ -528,9 +530,9 @@ class _Backend:
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """The type that PyTorch asks for by ``isinstance`` where it sets a timeout.
+        """The type for which PyTorch checks by ``isinstance`` before it sets a timeout.
 
-        Otherwise ``_set_pg_timeout`` would warn and set none.
+        With another type, ``_set_pg_timeout`` would warn and set none.
         """
         return dist.ProcessGroupGloo
 
@@ -556,17 +558,17 @@ def _elsewhere(name: str) -> Callable[..., Any]:
 
 
 for _name in {*COLLECTIVES, *_TO_AND_FRO} - {*_HERE}:
-    if hasattr(dist.ProcessGroup, _name):  # some are of later releases
+    if hasattr(dist.ProcessGroup, _name):  # later torch releases have some that this one lacks
         setattr(AnabranchProcessGroup, _name, _elsewhere(_name))
 untraced(AnabranchProcessGroup)
 
 
 def process_group(given: Any, options: Any) -> AnabranchProcessGroup:
-    """Make a process group; torch.distributed calls it at every rank of it.
+    """Make a process group; torch.distributed calls this at each of its ranks.
 
     Args:
-        given: store, ranks, timeout, as torch.distributed hands them to a backend.
-        options: :class:`Options`; None for those of the environment.
+        given: the store, ranks and timeout, as torch.distributed passes them to a backend.
+        options: :class:`Options`; None takes them from the environment.
 
     Raises:
         ValueError, RunAborted: see :class:`Options` and
@@ -585,7 +587,7 @@ def _made(given: Any, store: Any, options: Any) -> AnabranchProcessGroup:
             "anabranch.torch.backend.Options"
         )
     rank, size, timeout = given.group_rank, given.group_size, given.timeout
-    gloo = options_of(store, timeout)  # first, since others would wait in gloo for this rank
+    gloo = options_of(store, timeout)  # may fail, so before other ranks wait in gloo for this one
     membership, owns = None, False
     if dist.is_initialized():
         membership = _part_of_all(given.global_ranks_in_group, str(given.group_id))
@@ -598,7 +600,7 @@ def _made(given: Any, store: Any, options: Any) -> AnabranchProcessGroup:
     try:
         inner = Gloo(store, rank, size, gloo, membership.group.watch_whole())
     except BaseException as error:
-        if owns:  # the others may wait for this rank in gloo, and not leave
+        if owns:  # the others may wait for this rank in gloo, and would never leave
             membership.fail(error if isinstance(error, Exception) else RuntimeError(str(error)))
             membership.close()
         raise
@@ -606,9 +608,12 @@ def _made(given: Any, store: Any, options: Any) -> AnabranchProcessGroup:
 
 
 def _part_of_all(ranks: list[int], name: str) -> Membership | None:
-    """Return a subgroup of the default process group's group; None where that has none.
+    """Return a subgroup of the default process group's group.
 
-    Each process group has a name, and so an order of calls of its own.
+    Each process group has a name, and so a separate order of calls.
+
+    Returns:
+        None if the default process group is of another backend.
     """
     default = dist.group.WORLD
     if not isinstance(default, AnabranchProcessGroup):
@@ -631,8 +636,8 @@ def _stay() -> None:
 def _of_this_beginning(store: Any, rank: int) -> Any:
     """Return a view of the store without keys of earlier beginnings.
 
-    Ranks begin again when torchrun restarts them, or when a program destroys its process groups and
-    makes others of the same names. Each rank counts its beginnings in the store.
+    Ranks begin again when torchrun restarts them. They also do when a program destroys its process
+    groups and makes others with the same names. Each rank counts its beginnings in the store.
     """
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     begun = store.add(f"attempt {attempt}, begun by {rank}", 1)
@@ -640,30 +645,31 @@ def _of_this_beginning(store: Any, rank: int) -> Any:
 
 
 def _world_store() -> Any:
-    """Return the default process group's store, likewise."""
+    """Return a view of the default process group's store, without keys of earlier beginnings."""
     return _of_this_beginning(dist.distributed_c10d._get_default_store(), dist.get_rank())
 
 
 def group_of(process_group: Any = None) -> Group:
-    """Return the group under a process group, for what torch.distributed has no call for.
+    """Return the group under a process group, for calls that torch.distributed does not have.
 
     Args:
-        process_group: of the backend anabranch; the default one if not given.
+        process_group: of the backend anabranch; the default process group if not given.
 
     Raises:
-        ValueError: it is of another backend, or another rank of this site has joined for this one.
+        ValueError: the process group is of another backend, or another rank of this site has joined
+            the group.
     """
     found = backend_of(process_group)
     if not isinstance(found.group, Group):
-        raise ValueError("another rank of this site holds the group; ask there")
+        raise ValueError("another rank of this site has joined the group; call group_of() there")
     return found.group
 
 
 def backend_of(process_group: Any = None) -> AnabranchProcessGroup:
-    """Return a process group, or the default one, checked to be of this backend.
+    """Return a process group, or the default one, after a check that it is of this backend.
 
     Raises:
-        ValueError: it is of another backend.
+        ValueError: the process group is of another backend.
     """
     found = dist.group.WORLD if process_group is None else process_group
     if not isinstance(found, AnabranchProcessGroup):
@@ -679,7 +685,7 @@ def _as_it_is() -> None:
 
 
 def _if_given(opts: Any) -> tuple[Any, ...]:
-    """Return the options to pass on, if any: torch 2.7 refuses the None that later ones take."""
+    """Return the options to pass on, if any: torch 2.7 refuses None, which later releases take."""
     return () if opts is None else (opts,)
 
 
@@ -688,7 +694,7 @@ def _several(tensors: Any) -> list[torch.Tensor]:
 
 
 def _op(opts: Any) -> str | None:
-    """Return the group's name of an operation, None where it has none."""
+    """Return the group's name of an operation; None if the group does not have it."""
     op = getattr(opts, "reduceOp", opts)
     if op is None:
         return "sum"

@@ -1,12 +1,13 @@
-"""Comm hooks: how DDP's gradients travel over a group, and what is lost of them on the way.
+"""Comm hooks: how DDP's gradients travel over a group, exact or compressed.
 
     model.register_comm_hook(Mean(wire="bfloat16"), hook)
 
-The state says how: :class:`Mean`, :class:`Int8` or :class:`TopK`; or :class:`InOrder`, one of
-torch's own hooks. All ranks get the same bits, whatever is lost. What ``Int8`` and ``TopK`` do not
-send stays at the site, exactly, and is added to the next step's gradient (error feedback).
+The state selects the compression: :class:`Mean`, :class:`Int8` or :class:`TopK`; or
+:class:`InOrder`, for one of torch's hooks. All ranks get the same bits, under any compression.
+``Int8`` and ``TopK`` keep the exact unsent remainder at the site, and add it to the next step's
+gradient (error feedback).
 
-What is computed is in functions of plain tensors; exchanges are begun in the order of DDP's calls.
+Functions of plain tensors do the arithmetic. Exchanges begin in the order of DDP's calls.
 """
 
 # Annotations are values here: DDP compares a hook's with types.
@@ -25,28 +26,28 @@ from anabranch.torch.backend import backend_of
 
 __all__ = ["InOrder", "Int8", "Mean", "TopK", "hook"]
 
-_LEAST_LEVELS = 3  # either sign: with fewer, most elements round to nothing
+_LEAST_LEVELS = 3  # on either side of zero: with fewer, most elements round to zero
 
 
 class _Scaler(Protocol):
     def get_scale(self) -> float:
-        """Return what the loss is multiplied by."""
+        """Return the factor of the loss."""
 
 
 class State(Protocol):
-    """How a bucket travels."""
+    """The compression of a bucket, and its exchange."""
 
     def start(self, bucket: Any) -> Any:
-        """Begin; return a future of the tensor that the bucket shall hold."""
+        """Begin the exchange; return a future of the bucket's new tensor."""
 
 
 def hook(
     state: State,
     bucket: dist.GradBucket,
 ) -> torch.futures.Future[torch.Tensor]:
-    """Make of a bucket what its state says: for ``DistributedDataParallel.register_comm_hook``.
+    """Exchange a bucket as its state says: for ``DistributedDataParallel.register_comm_hook``.
 
-    Whatever goes wrong, also at once, DDP's ``backward`` raises it as a RuntimeError.
+    DDP's ``backward`` raises every error as a RuntimeError, also an immediate one.
 
     Args:
         state: a :class:`Mean`, :class:`Int8`, :class:`TopK` or :class:`InOrder`.
@@ -59,7 +60,7 @@ def hook(
         if not buffer.numel():  # parameters without elements, at every rank
             return _known(buffer)
         future: Future[torch.Tensor] = state.start(bucket)
-    except Exception as error:  # raised here, it would leave DDP's reducer unusable
+    except Exception as error:  # an error raised here would leave DDP's reducer unusable
         work = Work("comm hook")
         work.fail(error)
         future = work.get_future()
@@ -79,19 +80,20 @@ def _name(dtype: torch.dtype) -> str:
 class Mean:
     """The mean of the gradients, or with weights the weighted mean.
 
-    Exact as an all-reduce is: float32 sums in the order of the plan's trees. With ``wire`` each sum
-    is rounded to that type once a hop, and no residual is kept: what is lost is lost. Gradients are
-    float32, float16 or bfloat16.
+    It is as exact as an all-reduce: float32 sums in the order of the plan's trees. With ``wire``,
+    each sum is rounded to that type once a hop, and no residual keeps the rounding errors.
+    Gradients are float32, float16 or bfloat16.
 
     Args:
         group: a process group of the backend anabranch; the default one if not given.
         wire: the type in which elements travel; their own if not given.
         weight: of this rank's gradients, > 0, in the sum of weight times gradient over the sum of
-            weights. It is an attribute, and may be set before each backward pass: to the number of
-            the batch's samples, say, where ranks have unequal batches.
+            weights. It is an attribute, and may be set before each backward pass. For unequal
+            batches, set it to the number of the batch's samples.
 
     Raises:
-        ValueError: another type or weight, or a group of another backend; says which.
+        ValueError: ``wire`` or ``weight`` is invalid, or the group is of another backend; says
+            which.
     """
 
     def __init__(
@@ -108,12 +110,12 @@ class Mean:
 
     @property
     def weight(self) -> float:
-        """Of this rank's gradients; setting one that cannot be raises a ValueError."""
+        """The weight of this rank's gradients; setting an invalid one raises a ValueError."""
         return self._weight
 
     @weight.setter
     def weight(self, weight: float) -> None:
-        # Here and not in the exchange, to which the others would have come.
+        # Checked here: an error in the exchange would come after the other ranks have begun it.
         self._weight = weight_of(float(weight))
 
     def start(self, bucket: Any) -> Any:
@@ -131,29 +133,30 @@ class Mean:
 class Int8:
     """The mean of gradients in one byte an element, with error feedback.
 
-    A first exchange finds the largest absolute value of each block over all sites. Each site then
-    rounds gradient plus residual to integers of at most ``127 // sites`` steps, a step being that
-    largest value over as many; the integers are added up exactly on the way, for no sum leaves
-    int8. So the result does not depend on the plan's trees, and what a site sent and its new
-    residual are together, bit for bit, the float32 sum of gradient and old residual. A block that
-    has an infinity or NaN at any site becomes NaN at all, and leaves residuals as they were.
+    A first exchange finds the largest absolute value of each block over all sites. Let n be
+    ``127 // sites``. Each site divides that value by n, which is the size of a step. It rounds
+    gradient plus residual to an integer of at most n steps, either side of zero. The sums of these
+    integers on the way are exact, since none leaves int8. So the result does not depend on the
+    plan's trees. The sent part and the new residual add up, bit for bit, to the float32 sum of
+    gradient and old residual. A block with an infinity or NaN at any site becomes NaN at all sites,
+    and leaves residuals unchanged.
 
     Each bucket waits for the first exchange, one round trip, before its second begins. Residuals
     take a float32 for each parameter; a checkpoint of this rank holds ``residuals.state_dict``.
 
     Args:
         group: a process group of the backend anabranch; the default one if not given.
-        block_elements: that have a step of their own, which costs 4 bytes.
-        scaler: the ``torch.amp.GradScaler`` that scales the loss, if one does: its scale changes,
-            and residuals are kept without it. A step that it skips loses what finite blocks have
-            sent of their residuals.
+        block_elements: the elements of a block, which share one step size; that costs 4 bytes.
+        scaler: the ``torch.amp.GradScaler`` that scales the loss, if one does. Its scale changes,
+            so residuals are kept without it. If it skips a step, the residuals that finite blocks
+            have sent are lost.
 
     Raises:
-        ValueError: there are so many sites that fewer than 3 steps are left (more than 42); or
-            elements of a block that cannot be, or a group of another backend.
+        ValueError: there are more than 42 sites, which leaves fewer than 3 steps. Or
+            ``block_elements`` is invalid, or the group is of another backend.
 
     Attributes:
-        residuals: of this rank.
+        residuals: this rank's residuals.
     """
 
     def __init__(
@@ -199,28 +202,27 @@ class Int8:
 class TopK:
     """The mean of each site's largest gradients, with error feedback.
 
-    Of gradient plus residual each site sends the elements of the largest absolute values, as they
-    are, in float32; the rest is the new residual, so nothing is rounded. Sites' elements are added
-    in the order of ranks, whatever the plan. NaN counts as the largest, and is sent; where a bucket
-    has an infinity or NaN at any site, its residuals stay as they were at all.
+    Of gradient plus residual, each site sends the elements of the largest absolute values, in
+    float32. The rest is the new residual, so nothing is rounded. Sites add the elements in the
+    order of ranks, under any plan. NaN counts as the largest value, and is sent. If a bucket has an
+    infinity or NaN at any site, its residuals stay unchanged at all sites.
 
     Each site receives all others' elements: ``8 * share * (sites - 1)`` bytes an element of the
-    model.
-    Residuals take a float32 for each parameter; a checkpoint of this rank holds
+    model. Residuals take a float32 for each parameter; a checkpoint of this rank holds
     ``residuals.state_dict``.
 
     Args:
         group: a process group of the backend anabranch; the default one if not given.
-        share: of each bucket's elements, in (0, 1]; one element at least is sent.
-        scaler: the ``torch.amp.GradScaler`` that scales the loss, if one does: its scale changes,
-            and residuals are kept without it. A step that it skips loses what finite buckets have
-            sent of their residuals.
+        share: the sent share of each bucket's elements, in (0, 1]; at least one element is sent.
+        scaler: the ``torch.amp.GradScaler`` that scales the loss, if one does. Its scale changes,
+            so residuals are kept without it. If it skips a step, the residuals that finite buckets
+            have sent are lost.
 
     Raises:
-        ValueError: a share that cannot be, or a group of another backend.
+        ValueError: ``share`` is invalid, or the group is of another backend.
 
     Attributes:
-        residuals: of this rank.
+        residuals: this rank's residuals.
     """
 
     def __init__(
@@ -256,7 +258,7 @@ class TopK:
         def finish(future: Any) -> torch.Tensor:
             used_here(values, mine)
             total = added_up(future.wait(), len(values))
-            if bool(total.isfinite().all()):  # else residuals would bring it again
+            if bool(total.isfinite().all()):  # residuals would carry NaN into the next step
                 values[_indices(mine)] = 0.0
                 residual.copy_(values / scale)
             return _into(buffer, total / len(names))
@@ -266,22 +268,22 @@ class TopK:
 
 
 class InOrder:
-    """One of torch's hooks that call collectives in callbacks, such as PowerSGD's::
+    """A hook of torch that calls collectives in callbacks, such as PowerSGD's::
 
         state = PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=10)
         model.register_comm_hook(InOrder(powerSGD_hook, state), hook)
 
-    Each collective of the hook is waited for, so ranks call them in the same order, however many
-    buckets there are; a bucket's do not overlap with the backward pass. What is lost is up to the
-    hook; its all-reduces are exact, so all ranks compute the same bits from them.
+    This waits for each collective of the hook. So ranks call them in the same order, for any number
+    of buckets, but they do not overlap with the backward pass. Compression errors are the hook's;
+    its all-reduces are exact, so all ranks compute the same bits from them.
 
     Args:
         call: torch's hook.
-        state: torch's state for it, of the same process group.
+        state: torch's state for the hook, of the same process group.
         group: a process group of the backend anabranch; the default one if not given.
 
     Raises:
-        ValueError: a group of another backend.
+        ValueError: the group is of another backend.
     """
 
     def __init__(self, call: Callable[[Any, Any], Any], state: Any, group: Any = None):
@@ -296,16 +298,16 @@ class InOrder:
 
 
 class Residuals:
-    """What has not been sent of gradients: a float32 for each element of each parameter."""
+    """The unsent remainder of gradients: a float32 for each element of each parameter."""
 
     def __init__(self) -> None:
         self._by_bucket: dict[tuple[int, ...], torch.Tensor] = {}
-        self._by_parameter: dict[int, torch.Tensor] = {}  # each a view of a bucket's
+        self._by_parameter: dict[int, torch.Tensor] = {}  # views of the buckets' tensors
 
     def of(self, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return a bucket's, flat, to be changed in place; zeros at first.
+        """Return a bucket's flat residual, to change in place; zeros at first.
 
-        DDP deals parameters to other buckets after its first backward pass; their residuals move
+        DDP moves parameters to other buckets after its first backward pass; their residuals move
         with them.
         """
         key = tuple(map(id, parameters))
@@ -329,7 +331,7 @@ class Residuals:
         """Return the residuals by their parameters' names; each rank has its own.
 
         Args:
-            model: whose gradients these are: ``ddp.module``.
+            model: the model of these gradients: ``ddp.module``.
         """
         return {
             name: self._by_parameter[id(each)].view_as(each).clone()
@@ -338,22 +340,22 @@ class Residuals:
         }
 
     def load_state_dict(self, model: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
-        """Go on from the residuals that ``state_dict`` returned, of this rank.
+        """Continue from the residuals that ``state_dict`` returned at this rank.
 
         Args:
-            model: see there; its parameters that the state lacks have no residual.
-            state: see there.
+            model: as for ``state_dict``; parameters that the state lacks have no residual.
+            state: the result of ``state_dict``.
 
         Raises:
-            ValueError: it names a parameter that the model has not got, or has of another shape;
-                nothing has changed.
+            ValueError: the state names a parameter that the model does not have, or has with
+                another shape. The residuals are unchanged.
         """
         shapes = {name: each.shape for name, each in model.named_parameters()}
         for name, each in state.items():
             if shapes.get(name) != each.shape:
                 raise ValueError(
-                    f"a residual of {name!r} with shape {tuple(each.shape)}, which is no parameter "
-                    "of this model; load the state of the same model"
+                    f"the state has a residual of {name!r} with shape {tuple(each.shape)}, and "
+                    "this model has no such parameter; load the state of the same model"
                 )
         self._by_bucket.clear()
         self._by_parameter = {
@@ -368,10 +370,10 @@ def _scale(scaler: _Scaler | None) -> float:
 
 
 def levels(sites: int) -> int:
-    """Return how many steps either side of zero leave the sum of all sites in int8.
+    """Return the most steps on either side of zero that keep the sum of all sites in int8.
 
     Raises:
-        ValueError: too few.
+        ValueError: there are fewer than 3.
 
     >>> levels(2), levels(9), levels(42)
     (63, 14, 3)
@@ -380,18 +382,18 @@ def levels(sites: int) -> int:
     if found < _LEAST_LEVELS:
         most = MOST_INTEGER // _LEAST_LEVELS
         raise ValueError(
-            f"{sites} sites leave {found} of int8's {MOST_INTEGER} steps to each, and 3 are the "
-            f"least: Int8 is for up to {most} sites; use Mean(wire='bfloat16') or TopK"
+            f"{sites} sites leave {found} of int8's {MOST_INTEGER} steps to each, and Int8 needs "
+            f"{_LEAST_LEVELS}: it is for up to {most} sites; use Mean(wire='bfloat16') or TopK"
         )
     return found
 
 
 def largest_by_block(values: torch.Tensor, block: int) -> torch.Tensor:
-    """Return the largest absolute value of each block; NaN where one is.
+    """Return the largest absolute value of each block; NaN for a block that has one.
 
     Args:
         values: float32, shape (elements,).
-        block: elements of each, but for the last.
+        block: elements of each block; the last may have fewer.
 
     >>> largest_by_block(torch.tensor([1.0, -3.0, 2.0]), 2).tolist()
     [3.0, 2.0]
@@ -403,17 +405,17 @@ def largest_by_block(values: torch.Tensor, block: int) -> torch.Tensor:
 def quantised(
     values: torch.Tensor, residual: torch.Tensor, largest: torch.Tensor, levels: int, block: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return values in steps, and the new residual.
+    """Return values as numbers of steps, and the new residual.
 
-    Steps times their size plus the new residual are the values, bit for bit: the difference of two
-    float32 within a factor of two of each other is exact.
+    Steps times their size, plus the new residual, are the values, bit for bit: the difference of
+    two float32 within a factor of two of each other is exact.
 
     Args:
         values: gradient plus residual, shape (elements,).
-        residual: the old one, kept where steps are not finite.
-        largest: of each block over all sites.
-        levels: how many steps that is.
-        block: elements of each.
+        residual: the old residual, kept where the step size is not finite.
+        largest: the largest absolute value of each block over all sites.
+        levels: how many steps that value has.
+        block: elements of each block.
     """
     step = _spread(largest / levels, block, len(values))
     is_finite = step.isfinite()
@@ -425,7 +427,7 @@ def quantised(
 def dequantised(
     integers: torch.Tensor, largest: torch.Tensor, levels: int, block: int
 ) -> torch.Tensor:
-    """Return the values of steps, or of sums of them; arguments as for ``quantised``."""
+    """Return the values of numbers of steps, or of their sums; arguments as for ``quantised``."""
     return integers * _spread(largest / levels, block, len(integers))
 
 
@@ -434,10 +436,10 @@ def _spread(by_block: torch.Tensor, block: int, elements: int) -> torch.Tensor:
 
 
 def selected(values: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the elements of the largest absolute values, as they travel.
+    """Return the elements of the largest absolute values, with their indices, as one tensor.
 
     Returns:
-        Shape (2 * count,), float32: the bits of their indices as int32, and the elements.
+        Shape (2 * count,), float32: the bits of the indices as int32, then the elements.
 
     >>> found = selected(torch.tensor([1.0, -3.0, 2.0]), 2)
     >>> added_up([found, found], 3).tolist()
@@ -452,17 +454,17 @@ def _indices(letter: torch.Tensor) -> torch.Tensor:
 
 
 def added_up(letters: Iterable[torch.Tensor], elements: int) -> torch.Tensor:
-    """Return the sum of what ``selected`` made at each site, in their order."""
+    """Return the sum of the sites' results of ``selected``, added in the given order."""
     total = torch.zeros(0)
     for number, letter in enumerate(letters):
         if not number:
             total = letter.new_zeros(elements)
-        total[_indices(letter)] += letter[len(letter) // 2 :]  # a site's indices are all different
+        total[_indices(letter)] += letter[len(letter) // 2 :]  # one site's indices never repeat
     return total
 
 
 def _only(future: Any) -> torch.Tensor:
-    """Return the tensor of a future of one."""
+    """Return the only tensor of a future's list."""
     (tensor,) = future.value()
     found: torch.Tensor = tensor
     return found
@@ -474,4 +476,4 @@ def _into(buffer: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
 
 
 def _nothing_more() -> None:
-    """The tensors hold the result already."""
+    """Do nothing: the tensors hold the result already."""
