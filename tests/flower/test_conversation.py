@@ -160,7 +160,7 @@ def test_an_outlier_gets_no_more_messages() -> None:
     for node in (1, 2, 3):
         talk.returned(f"{node}-2", talk.value + 1.0, 2.0)
     assert sorted(talk.returned("4-2", talk.value - 1.0, 2.0)) == ["1-3", "2-3", "3-3"]
-    assert "node 4 is an outlier, and takes part no more" in talk.lines
+    assert "node 4 is an outlier, and is barred" in talk.lines
     assert talk.there(1, 2, 3, 4, at_s=4.0) == []
 
 
@@ -202,7 +202,7 @@ def test_a_run_without_nodes_that_may_take_part_ends() -> None:
             talk.failed(f"{node}-{times}", times * 10.0)
         if times < 3:
             talk.there(1, 2, at_s=times * 10.0 + 2.0)
-    with pytest.raises(NoNodesLeft, match=r"of 2 nodes none may take part: 0 .* 2 failed"):
+    with pytest.raises(NoNodesLeft, match=r"none of 2 nodes is left: 0 .* 2 failed"):
         talk.there(1, 2, at_s=40.0)
 
 

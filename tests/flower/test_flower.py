@@ -214,7 +214,7 @@ def test_replies_without_a_weight_are_failures(caplog: pytest.LogCaptureFixture)
     grid = Grid(dict.fromkeys(range(4), 1.0))
     with pytest.raises(flower.NoNodesLeft):
         start(flower.FedBuff(weighted_by_key="samples"), grid, rounds=1)
-    assert "its reply is none of this app's: KeyError" in caplog.text
+    assert "its reply does not have this app's records: KeyError" in caplog.text
 
 
 def test_what_wraps_rounds_refuses_a_paced_strategy() -> None:

@@ -1,4 +1,4 @@
-"""Strategies for Flower apps, by the paces and merge rules that all runs have."""
+"""Strategies for Flower apps, with the paces and merge rules of all runs."""
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 

@@ -1,8 +1,8 @@
-"""Which node has a message, and whether its reply counts. Pure.
+"""Track which node has a message, and whether its reply counts. Pure.
 
-A framework moves messages and knows nodes by numbers of its own. Between it and the
-:class:`~anabranch.flower._federation.Federation` stands what both leave open: a node has one
-message at a time; nodes come, go, fail, or fall silent; and what comes late has to be told apart.
+A framework moves messages, and has its own node numbers. The
+:class:`~anabranch.flower._federation.Federation` decides on models. This module does the rest: a
+node has one message at a time; nodes come, go, fail, or fall silent; late replies do not count.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from anabranch.flower._federation import Arrays, Federation, Outcome
 
 
 class NoNodesLeft(RuntimeError):
-    """No node that has taken part may go on to: all are barred, or failed too often."""
+    """All nodes that have joined are barred, or have failed too often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,12 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What is to be done.
+    """What the caller has to do.
 
     Args:
-        send: nodes to which the model, as it is now, is to be sent; say of each whether it is
-            ``sent`` or ``unsent``.
-        lines: what to log.
-        took: whether the model that was returned was taken; a pace may discard it yet.
+        send: nodes to send the current model to; then call ``sent`` or ``unsent`` for each.
+        lines: lines to log.
+        took: whether the federation took the returned model; a pace may still discard it.
     """
 
     send: tuple[int, ...] = ()
@@ -43,12 +42,12 @@ class Output:
 
 @dataclass(slots=True)
 class _Out:
-    """A message that is out.
+    """A message without a reply yet.
 
     Args:
-        node: who has it.
+        node: the node that has it.
         since_s: when it was sent.
-        counts: whether its reply will, or its node was given up.
+        counts: whether its reply will count; False once its node was given up.
     """
 
     node: int
@@ -57,17 +56,17 @@ class _Out:
 
 
 class Conversation:
-    """Who has a message, in one run; times never run backwards.
+    """The messages of one run; times never run backwards.
 
-    It holds a model for each reply that waits for its step, and each version of the model that a
-    node computes on; of nodes that are gone a few numbers.
+    Memory: a model for each reply that waits for its step, each version of the model that a node
+    computes on, and a few numbers for each node that is gone.
 
     Args:
-        federation: what counts, and who goes on.
-        silent_s: how long a node may take to reply; then the others go on without it. It may take
-            part again once its reply has come, which does not count.
-        failures: after so many failures in a row a node takes part no more.
-        at_least: how many nodes have to be there before it begins.
+        federation: decides which models count, and which nodes get the next model.
+        silent_s: the longest time for a reply; then the others continue without the node. It may
+            join again once its reply has come, which does not count.
+        failures: after so many failures in a row, a node is excluded.
+        at_least: how many nodes have to be there before the run begins.
     """
 
     def __init__(
@@ -88,14 +87,14 @@ class Conversation:
 
     @property
     def out(self) -> tuple[str, ...]:
-        """The messages whose replies to ask for, also those that will not count."""
+        """The messages to poll for replies, also those whose replies will not count."""
         return tuple(self._out)
 
     def there(self, nodes: Collection[int], now_s: float) -> Output:
-        """Take note of all nodes that are there; those that are new take part.
+        """Update the set of nodes that are there; new nodes join.
 
         Raises:
-            NoNodesLeft: see there.
+            NoNodesLeft: all known nodes are barred or excluded.
         """
         self._there = frozenset(nodes)
         if not self._began and len(self._there) < self._at_least:
@@ -109,32 +108,32 @@ class Conversation:
         refused = self._excluded | self._federation.barred
         for node in sorted(self._there - busy - refused):
             if node not in self._federation:
-                self._say(f"node {node} takes part")
+                self._say(f"node {node} joins")
                 self._follow(self._federation.joined(node, now_s), now_s)
         known = self._federation.known
         if known <= refused:
             raise NoNodesLeft(
-                f"of {len(known)} nodes none may take part: {len(self._federation.barred)} are "
-                f"barred as outliers, {len(self._excluded)} failed {self._most_failures} times in "
-                "a row, for which see the log"
+                f"none of {len(known)} nodes is left: {len(self._federation.barred)} are barred as "
+                f"outliers, {len(self._excluded)} failed {self._most_failures} times in a row, see "
+                "the log"
             )
         if len(self._federation):
             self._waits = ""
         else:
-            self._wait("waiting for nodes: none of those that may take part is there")
+            self._wait("waiting for nodes: none that may join is there")
         return self._output()
 
     def sent(self, node: int, message: str, now_s: float) -> None:
-        """Take note of the message that a node has."""
+        """Record the message that a node has."""
         self._out[message] = _Out(node, now_s)
 
     def unsent(self, node: int, now_s: float) -> Output:
-        """Go on without a node that takes no message."""
+        """Continue without a node that takes no message."""
         self._lose(node, "takes no message", now_s)
         return self._output()
 
     def returned(self, message: str, arrays: Arrays, examples: float, now_s: float) -> Output:
-        """Take the model that is the reply to a message; each reply counts once."""
+        """Take the model of a reply to a message; each reply counts once."""
         out = self._out.pop(message, None)
         if out is None:
             return self._output()
@@ -151,13 +150,13 @@ class Conversation:
         return self._output(took=True)
 
     def failed(self, message: str, why: str, now_s: float, counts: bool = True) -> Output:
-        """Take note that a message has no model for its reply.
+        """Record that a message gets no model as its reply.
 
         Args:
-            message: which.
-            why: what is said of it.
+            message: the message.
+            why: the reason, for the log.
             now_s: the time.
-            counts: whether its node failed, or only the message was lost.
+            counts: whether this counts as a failure of the node; False if the message was lost.
         """
         out = self._out.pop(message, None)
         if out is not None and not out.counts:
@@ -170,12 +169,12 @@ class Conversation:
         return self._output()
 
     def go_on(self, until: float, now_s: float) -> Output:
-        """Let the model have versions up to a later one, and do what has waited for that."""
+        """Permit versions of the model up to ``until``, and take the steps that waited for that."""
         self._follow(self._federation.go_on(until, now_s), now_s)
         return self._output()
 
     def look(self, now_s: float) -> Output:
-        """Do what time alone makes due: a turn, or to give up who is silent."""
+        """Do what is due by time alone: end a turn, or give up silent nodes."""
         for out in list(self._out.values()):
             if out.counts and now_s - out.since_s > self._silent_s:
                 self._lose(out.node, f"has been silent for {self._silent_s:g} s", now_s)
@@ -187,11 +186,11 @@ class Conversation:
         times = self._failed[node] = self._failed.get(node, 0) + 1
         if times >= self._most_failures:
             self._excluded.add(node)
-            why += f"; it has failed {times} times in a row, and takes part no more"
+            why += f"; it has failed {times} times in a row, and is excluded"
         self._lose(node, f"failed: {why}", now_s)
 
     def _lose(self, node: int, why: str, now_s: float) -> None:
-        """Go on without a node, whose reply will not count if it comes."""
+        """Continue without a node; its reply will not count."""
         self._forget(node)
         self._say(f"node {node} {why}; the others go on without it", warns=True)
         if node in self._federation:
@@ -209,10 +208,10 @@ class Conversation:
             why = "its group's round is over" if is_here else "the node is gone"
             self._say(f"the model of node {node} does not count: {why}")
         for node in outcome.barred:
-            self._say(f"node {node} is an outlier, and takes part no more", warns=True)
+            self._say(f"node {node} is an outlier, and is barred", warns=True)
             self._forget(node)
         for node in outcome.readmitted:
-            self._say(f"node {node} may take part again")
+            self._say(f"node {node} may join again")
         for node in outcome.receivers:
             if node in self._there:
                 self._send[node] = None
@@ -220,7 +219,7 @@ class Conversation:
                 self._lose(node, "is gone", now_s)
 
     def _wait(self, why: str) -> None:
-        """Say what is waited for, once."""
+        """Log the reason to wait, once."""
         if why != self._waits:
             self._say(why)
         self._waits = why

@@ -1,7 +1,7 @@
-"""A federated server without a network: who goes on with which model, and what counts. Pure.
+"""A federated server without a network: which node gets which model, and what counts. Pure.
 
-The same objects as everywhere decide: a pace's rule, a merge rule, its outlier filter. What a
-framework has to do is to send models and to say what came; times are handed in.
+A pace's rule, a merge rule and its outlier filter decide, as in all runs. A framework only has to
+send models and to report replies, with their times.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _MOST_EXAMPLES = 1e15  # of a reply; sums of more would not be exact
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What follows from something that was told.
+    """The consequences of an event.
 
     Args:
-        receivers: nodes to which the model, as it is now, is to be sent.
-        applied: nodes whose models became part of it.
-        discarded: nodes whose models never will.
-        barred, readmitted: nodes that take no part from now on, or take part again.
+        receivers: nodes to send the current model to.
+        applied: nodes whose returned models a step has used.
+        discarded: nodes whose returned models no step will use.
+        barred, readmitted: nodes that are barred from now on, or no longer.
     """
 
     receivers: tuple[int, ...] = ()
@@ -45,12 +45,12 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Node:
-    """A node that takes part.
+    """A participating node.
 
     Args:
-        worker: how the pace knows it.
-        pulled: the model that it computes on, or its next update was computed on.
-        version: of that.
+        worker: the node's number in the pace.
+        pulled: the model on which the node computes its next update.
+        version: the version of that model.
     """
 
     worker: int
@@ -84,29 +84,30 @@ class _OutcomeBuilder:
 
 
 class Federation:
-    """One run's model, and who takes part.
+    """One run's model, and its participating nodes.
 
     Args:
-        pace: when nodes go on.
-        merge: what their models weigh beside their examples, and who is an outlier.
-        arrays: the model at first, by name; never changed in place.
-        mixes_models: whether a step goes towards the models that nodes came to (R²SP's Algorithm
-            2), or as far as they went from where they began.
-        buffers: names of the arrays that are no parameters, whatever ``mixes_models`` says: a step
-            goes towards their mean, and takes the largest of integers. No cosine counts them. None
-            for the names of PyTorch's normalisation layers, and for all integers and booleans.
+        pace: when nodes may compute.
+        merge: the weights of models beside their examples, and the outlier filter.
+        arrays: the initial model, by name; never changed in place.
+        mixes_models: whether a step moves the model towards the nodes' models (R²SP's Algorithm 2),
+            or adds the nodes' changes of the models that they got.
+        buffers: names of the arrays that are no parameters, for either ``mixes_models``. A step
+            moves these towards their mean, and takes the largest of integers. The outlier filter's
+            cosine ignores them. None for the names of PyTorch's normalisation layers, and for all
+            integers and booleans.
 
     Attributes:
-        arrays: the model as it is now.
-        version: how many steps have changed it.
-        until: no step makes a later version; what is due beyond it waits for ``go_on``.
-        barred: nodes that take no part, since their updates point elsewhere.
+        arrays: the current model.
+        version: how many steps have changed the model.
+        until: no step makes a later version; later steps wait for ``go_on``.
+        barred: barred nodes, whose updates point in other directions than the steps.
 
     Raises:
-        ValueError: a pace or merge rule that needs what is not here: a sum on the way (``bsp``), a
-            cache of models (``safa``), a loss, a norm, or all updates of a step at once. A buffer
-            that the model does not have, an array of complex numbers, or integers that are said to
-            be parameters; names it.
+        ValueError: the pace or merge rule needs what a federation does not have: a sum on the way
+            (``bsp``), a cache of models (``safa``), a loss, a norm, or all updates of a step at
+            once. Or ``buffers`` has a name that the model does not have, or lacks an array of
+            integers; or an array has complex numbers; names it.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class Federation:
         self._buffers = _checked_buffers(arrays, buffers)
         self.version = 0
         self.until: float = math.inf
-        self._due: deque[Step] = deque()  # that are not taken yet, in order
+        self._due: deque[Step] = deque()  # decided steps, not taken yet, in order
         self.barred: set[int] = set()
         self._rule = pace.rule()
         self._merge = merge
@@ -134,18 +135,18 @@ class Federation:
         self._mixes_models = mixes_models
         self._nodes: dict[int, _Node] = {}
         self._node_of: dict[int, int] = {}  # by worker
-        self._workers: dict[int, int] = {}  # by node, for good: who is back has its number
+        self._workers: dict[int, int] = {}  # by node; a node that returns keeps its number
         self._came: dict[tuple[int, int], _Came] = {}
-        self._updates: dict[int, int] = {}  # by worker, that it has pushed
+        self._updates: dict[int, int] = {}  # by worker: the number of pushed updates
 
     @property
     def due_s(self) -> float:
-        """When to call ``look`` next; infinite where nothing depends on time alone."""
+        """When to call ``look`` next; infinite if nothing depends on time alone."""
         return self._rule.due_s
 
     @property
     def known(self) -> frozenset[int]:
-        """All nodes that have taken part."""
+        """All nodes that have ever joined."""
         return frozenset(self._workers)
 
     def __contains__(self, node: int) -> bool:
@@ -155,7 +156,7 @@ class Federation:
         return len(self._nodes)
 
     def joined(self, node: int, now_s: float) -> Outcome:
-        """Let a node take part, which is there and computes nothing; not one that is barred."""
+        """Add an idle node; only remember a barred one."""
         outcome = _OutcomeBuilder()
         worker = self._workers.setdefault(node, len(self._workers))
         if node not in self.barred:
@@ -168,29 +169,29 @@ class Federation:
         self._take(self._rule.join(worker, now_s), now_s, outcome)
 
     def left(self, node: int, now_s: float) -> Outcome:
-        """Go on without a node that is gone or silent; ignore what it sends later."""
+        """Remove a node that is gone or silent; its later replies must not be passed on."""
         outcome = _OutcomeBuilder()
         self._take(self._leave(node, now_s), now_s, outcome)
         return outcome.build()
 
     def _leave(self, node: int, now_s: float) -> tuple[Step, ...]:
-        """Forget a node, and return what its pace makes of it."""
+        """Remove a node, and return the steps of the pace that follow."""
         worker = self._nodes.pop(node).worker
         del self._node_of[worker]
         return self._rule.leave(worker, now_s)
 
     def returned(self, node: int, arrays: Arrays, examples: float, now_s: float) -> Outcome:
-        """Take the model that a node came to.
+        """Take a model that a node returns.
 
         Args:
             node: a participant that has its permission.
-            arrays: its model, by name, shapes as the model's.
-            examples: how many it was trained on; what it weighs.
+            arrays: its model, by name, with the shapes of this model.
+            examples: the number of examples that it was trained on, which is its weight.
             now_s: the time.
 
         Raises:
-            ValueError: it is another model, has elements that are not finite, or weighs nothing;
-                the node then computes still, as far as this object knows.
+            ValueError: the arrays have other names or shapes, or elements that are not finite, or
+                ``examples`` is invalid. The node then still counts as computing.
         """
         self._check(node, arrays, examples)
         outcome, here = _OutcomeBuilder(), self._nodes[node]
@@ -219,20 +220,20 @@ class Federation:
             )
 
     def look(self, now_s: float) -> Outcome:
-        """Decide what has become due; harmless at any time."""
+        """Take the steps that are due by time; harmless at any time."""
         outcome = _OutcomeBuilder()
         self._take(self._rule.look(now_s), now_s, outcome)
         return outcome.build()
 
     def go_on(self, until: float, now_s: float) -> Outcome:
-        """Let steps make versions up to a later one, and take those that are due; first of all."""
+        """Permit versions up to ``until``, and take the steps that waited for that."""
         self.until = until
         outcome = _OutcomeBuilder()
         self._take((), now_s, outcome)
         return outcome.build()
 
     def _take(self, steps: tuple[Step, ...], now_s: float, outcome: _OutcomeBuilder) -> None:
-        """Follow steps in the order in which they were decided; to bar a node may lead to more."""
+        """Take steps in the order of their decisions; barring a node may add steps."""
         self._due += steps
         while self._due and not (self._due[0].apply and self.version >= self.until):
             step = self._due.popleft()
@@ -241,7 +242,7 @@ class Federation:
                 outcome.discarded.append(self._came.pop(update).node)
             for worker in step.proceed:
                 node = self._node_of.get(worker)
-                if node is not None:  # not barred since this was decided
+                if node is not None:  # None: it left or was barred after this decision
                     here = self._nodes[node]
                     here.pulled, here.version = self.arrays, self.version
                     outcome.receivers.append(node)
@@ -253,11 +254,11 @@ class Federation:
             self._readmit(outcome)
 
     def _readmit(self, outcome: _OutcomeBuilder) -> None:
-        """Let those take part again whose time is over; they join as new nodes do."""
+        """Readmit nodes whose time on the blacklist is over; they join as new nodes do."""
         if self._judge is None:
             return
         over = {*self._judge.over(self.version)}
-        if not self._nodes:  # a blacklist ends with steps of the model, and none would come
+        if not self._nodes:  # steps of the model end a blacklist, and no node would make one
             over.update(self._judge.eldest())
         for worker in over:
             self._judge.readmit(worker)
@@ -266,7 +267,7 @@ class Federation:
         outcome.readmitted += back
 
     def _step(self, step: Step, outcome: _OutcomeBuilder) -> tuple[int, ...]:
-        """Change the model; return the nodes that are found to be outliers."""
+        """Change the model; return the nodes that are outliers."""
         came = [self._came.pop(update) for update in step.apply]
         outcome.applied += [each.node for each in came]
         factors = [self._merge.weight(self._facts(each)) for each in came]
@@ -274,7 +275,7 @@ class Federation:
         share = step.share
         if share is None:
             share = min(1.0, len(came) / max(1, len(self._nodes)))
-        # What the merge rule takes from an update shortens the step, to nothing if it takes all.
+        # If the merge rule lowers weights, the step is shorter; with all at 0 its length is 0.
         total = math.fsum(weights)
         share *= total / math.fsum(each.weight for each in came)
         parts = [weight / total if total else 1 / len(came) for weight in weights]
@@ -301,7 +302,7 @@ class Federation:
         parts: list[float],
         changes: dict[str, Doubles],
     ) -> npt.NDArray[np.generic]:
-        """Return what a step makes of an array of the model."""
+        """Return an array of the model after a step."""
         models = [each.arrays[name] for each in came]
         if name in self._buffers:
             return mixed(before, models, parts, share)
@@ -311,7 +312,7 @@ class Federation:
         return now + share * changes[name]
 
     def _judged(self, came: list[_Came], changes: dict[str, Doubles]) -> tuple[int, ...]:
-        """Compare each update with its step; return the nodes that are found to be outliers."""
+        """Compare each update with its step; return the nodes that are outliers."""
         if self._judge is None:
             return ()
         square = sum(float(np.vdot(each, each)) for each in changes.values())
@@ -333,7 +334,7 @@ class Federation:
 
 
 def _went(came: _Came, name: str) -> Doubles:
-    """Return how far a node went from where it began."""
+    """Return a node's change of an array that it pulled."""
     return np.subtract(came.arrays[name], came.pulled[name], dtype=np.float64)
 
 
@@ -348,12 +349,12 @@ def _mean(arrays: list[npt.NDArray[np.generic]] | list[Doubles], parts: list[flo
 def _as_before(
     before: npt.NDArray[np.generic], moved: npt.NDArray[np.generic]
 ) -> npt.NDArray[np.generic]:
-    """Return an array in the type that it had."""
+    """Return a moved array in the type of the array before."""
     with np.errstate(over="ignore"):
         found = np.asarray(moved, dtype=before.dtype)
     if not np.isfinite(found).all():
         raise FloatingPointError(
-            f"a step leads to elements that {before.dtype} does not have; lower the clients' "
+            f"a step leads to elements that {before.dtype} cannot represent; lower the clients' "
             "learning rate, or send wider elements"
         )
     return found
@@ -364,8 +365,8 @@ def _checked_buffers(arrays: Arrays, buffers: Collection[str] | None) -> frozens
     for name, each in arrays.items():
         if np.issubdtype(each.dtype, np.complexfloating):
             raise ValueError(
-                f"array {name!r} is {each.dtype}, of which no mean is taken; send its real "
-                "and imaginary parts"
+                f"array {name!r} is {each.dtype}, and a step takes no mean of complex numbers; "
+                "send its real and imaginary parts"
             )
     if buffers is None:
         return buffers_of(arrays)
@@ -376,7 +377,7 @@ def _checked_buffers(arrays: Arrays, buffers: Collection[str] | None) -> frozens
     for name, each in arrays.items():
         if is_counted(each) and name not in buffers:
             raise ValueError(
-                f"array {name!r} is {each.dtype}, which no step can change as a parameter; name it "
-                "among buffers, too"
+                f"array {name!r} is {each.dtype}, which no step can change as a parameter; add it "
+                "to buffers"
             )
     return frozenset(buffers)

@@ -1,13 +1,13 @@
-"""Strategies for Flower apps: FL-R²SP and FedBuff, by the paces that all runs have.
+"""Strategies for Flower apps: FL-R²SP and FedBuff, with the paces of all runs.
 
-``pip install 'anabranch[flower]'``, and in a server app one line is another::
+``pip install 'anabranch[flower]'``, and change one line of a server app::
 
     strategy = FlR2sp(groups=8, fraction=0.75)        # instead of FedAvg(...)
     result = strategy.start(grid=grid, initial_arrays=..., num_rounds=20, evaluate_fn=...)
 
-A node has one message at a time. It is sent the model when its pace permits the next update, not
-in rounds that all wait for. The app's own keys and metrics are as with Flower's ``FedAvg``. What is
-decided is pure and elsewhere: ``_federation`` and ``_conversation``; here messages are moved.
+A node has one message at a time. It gets the model when the pace permits its next update, not in
+rounds that all nodes wait for. The app's keys and metrics are as with Flower's ``FedAvg``. This
+module moves messages. The pure modules ``_federation`` and ``_conversation`` make all decisions.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from anabranch.pace import AnyPace
 
 __all__ = ["FedBuff", "FlR2sp", "NoNodesLeft", "Paced"]
 
-_POLL_S = 0.2  # between two looks at what has come
-_NODES_S = 2.0  # between two looks at which nodes there are
+_POLL_S = 0.2  # between two polls for replies
+_NODES_S = 2.0  # between two polls for nodes
 # The message or its reply was lost, or the node is offline: the app did not fail.
 _LOST = (
     ErrorCode.MESSAGE_UNAVAILABLE,
@@ -59,11 +59,11 @@ _OF_EVALUATION = ("configure_evaluate", "aggregate_evaluate")
 _INSTEAD = {
     "configure_train": "give train_config_fn=, which returns a round's config by its number",
     "aggregate_train": "give train_metrics_aggr_fn= for metrics, and a pace and merge to Paced for "
-    "what models weigh",
+    "the weights of models",
     **dict.fromkeys(_OF_EVALUATION, _NO_EVALUATION),
 }
 _PACE_SAYS = "the pace says which nodes go on and how many updates a step has"
-# Of Flower's FedAvg, with what stands in their place here.
+# Parameters of Flower's FedAvg that have no effect here, with the reason.
 _OF_ROUNDS = {
     "fraction_train": f"{_PACE_SAYS} (FlR2sp: fraction=, of a group; FedBuff: size=)",
     "min_train_nodes": f"{_PACE_SAYS}; min_available_nodes= says when it begins",
@@ -76,7 +76,7 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class _Clock:
-    """The time of the run; tests have another."""
+    """The clock of the run; tests replace it."""
 
     def now_s(self) -> float:
         """Return seconds since some moment."""
@@ -88,35 +88,35 @@ class _Clock:
 
 
 class Paced(Strategy):  # type: ignore[misc]  # flwr is not typed here
-    """A Flower strategy in which a pace says when each node goes on.
+    """A Flower strategy in which a pace says when each node gets its next model.
 
-    A round is as many steps of the model as there are ``steps_a_round``; after each round
-    ``evaluate_fn`` is called. Nodes evaluate nothing, since they compute all the time. What Flower
-    has to wrap a strategy of rounds, such as its differential privacy, refuses this one.
+    A round is ``steps_a_round`` steps of the model; after each round ``evaluate_fn`` is called.
+    Nodes evaluate nothing, since they train all the time. Flower's wrappers of strategies, such as
+    its differential privacy, cannot wrap this one, since they change rounds.
 
     Args:
-        pace: when nodes go on: ``anabranch.pace.FlR2sp``, ``FedBuff``, ``Asp`` and others.
-        merge: what their models weigh beside their examples, and who is an outlier.
-        mixes: whether a step goes towards nodes' ``models``, or adds their ``updates``.
+        pace: when nodes may compute: ``anabranch.pace.FlR2sp``, ``FedBuff``, ``Asp`` and others.
+        merge: the weights of models beside their examples, and the outlier filter.
+        mixes: whether a step moves the model towards nodes' ``models``, or adds their ``updates``.
         steps_a_round: see above.
-        min_available_nodes: how many have to be there before it begins.
+        min_available_nodes: how many nodes have to be there before the training begins.
         max_failures: after so many failures in a row, such as exceptions in its client app, a node
-            is sent no more messages.
-        weighted_by_key: of the metric in replies by which models are weighed.
-        arrayrecord_key, configrecord_key: of the records in messages and replies.
+            gets no more messages.
+        weighted_by_key: the key of the metric in replies that weighs models.
+        arrayrecord_key, configrecord_key: the keys of the records in messages and replies.
         buffers: names of the arrays that are no parameters, such as running statistics; see
-            :class:`anabranch.flower._federation.Federation`. None for those that PyTorch's
-            normalisation layers have, and for all integers.
-        train_metrics_aggr_fn: makes of a round's replies the metrics in the result, as in Flower's
-            ``FedAvg``; it is given their metrics without their arrays.
-        train_config_fn: given a round's number, returns what the config of its messages has beside
-            ``train_config``, such as a learning rate that decays.
-        of_rounds: parameters of Flower's ``FedAvg`` that change nothing here, such as
+            :class:`anabranch.flower._federation.Federation`. None for those of PyTorch's
+            normalisation layers, and for all integers.
+        train_metrics_aggr_fn: computes a round's metrics in the result from its replies, as in
+            Flower's ``FedAvg``; it gets the replies' metrics without their arrays.
+        train_config_fn: takes a round's number, and returns the config of its messages beside
+            ``train_config``, such as a decaying learning rate.
+        of_rounds: parameters of Flower's ``FedAvg`` without effect here, such as
             ``fraction_train``; ``start`` warns of each.
 
     Raises:
-        ValueError: a number out of range, or a pace or merge rule that has no place here.
-        TypeError: a parameter that no strategy has, or a subclass overrides what is never called;
+        ValueError: a number is out of range, or the pace or merge rule is not for a federation.
+        TypeError: a parameter is unknown, or a subclass overrides a method that is never called;
             names the class.
     """
 
@@ -149,7 +149,7 @@ class Paced(Strategy):  # type: ignore[misc]  # flwr is not typed here
             raise ValueError(
                 "steps_a_round, min_available_nodes and max_failures must be 1 or more"
             )
-        Federation(pace, merge, {})  # refuses what has no place here before the run begins
+        Federation(pace, merge, {})  # checks the pace and the merge rule before the run begins
         self.pace = pace
         self.merge = merge
         self.mixes = mixes
@@ -167,7 +167,7 @@ class Paced(Strategy):  # type: ignore[misc]  # flwr is not typed here
         )
 
     def summary(self) -> None:
-        """Log what the strategy is."""
+        """Log the strategy's settings."""
         _log.info("\t├──> Pace: %s", self.pace)
         _log.info("\t├──> Merge: %s; steps mix %s", self.merge, self.mixes)
         _log.info("\t└──> Steps of the model in a round: %d", self.steps_a_round)
@@ -185,17 +185,17 @@ class Paced(Strategy):  # type: ignore[misc]  # flwr is not typed here
         """Train; see Flower's ``Strategy.start``.
 
         Args:
-            grid: where nodes are.
-            initial_arrays: the model at first.
+            grid: Flower's connection to the nodes.
+            initial_arrays: the initial model.
             num_rounds: how many rounds, of ``steps_a_round`` steps.
-            timeout: how long a node may take to reply, seconds; then the others go on without it.
-                It takes part again once its reply has come, which does not count.
+            timeout: the longest time for a node's reply, seconds; then the others continue without
+                it. The node joins again once its reply has come, which does not count.
             train_config: sent with each model, with ``server-round``.
-            evaluate_config: changes nothing, as nodes evaluate nothing; ``start`` warns of it.
+            evaluate_config: has no effect, as nodes evaluate nothing; ``start`` warns of it.
             evaluate_fn: evaluates the model on the server, before the first round and after each.
 
         Raises:
-            NoNodesLeft: all nodes that are there are barred, or failed too often.
+            NoNodesLeft: all nodes that have joined are barred, or have failed too often.
         """
         began_s = self._clock.now_s()
         _log.info("Starting %s strategy:", type(self).__name__)
@@ -221,12 +221,12 @@ class Paced(Strategy):  # type: ignore[misc]  # flwr is not typed here
         return result
 
     def config_of(self, number: int, train_config: ConfigRecord) -> ConfigRecord:
-        """Return the config of a round's messages, but for ``server-round``."""
+        """Return the config of a round's messages, without ``server-round``."""
         more = {} if self.train_config_fn is None else self.train_config_fn(number)
         return ConfigRecord({**train_config, **more})
 
     def _warn(self, has_evaluate_config: bool, has_evaluate_fn: bool) -> None:
-        """Say which of what was given changes nothing."""
+        """Warn of arguments that have no effect."""
         name = type(self).__name__
         for each in self._of_rounds:
             _log.warning("%s: %s changes nothing: %s", name, each, _OF_ROUNDS[each])
@@ -259,15 +259,15 @@ class Paced(Strategy):  # type: ignore[misc]  # flwr is not typed here
     def configure_train(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse: there are no rounds that all nodes wait for."""
         raise NotImplementedError(
-            f"{type(self).__name__} has no rounds that all nodes wait for, so nothing can wrap it "
-            "that changes these; call its start()"
+            f"{type(self).__name__} has no rounds that all nodes wait for, so a wrapper cannot "
+            "change these; call its start()"
         )
 
     aggregate_train = configure_evaluate = aggregate_evaluate = configure_train
 
 
 def _parameters_of(strategy: type) -> set[str]:
-    """Return the names that the constructors of a strategy and of those above it take."""
+    """Return the parameters of the constructors of a strategy and of its base classes."""
     return {
         name
         for each in strategy.__mro__
@@ -283,7 +283,7 @@ class FlR2sp(Paced):
         groups, fraction, relaxation, smoothing, grouping, regroup_every, order, collects,
             deadline_s: see :class:`anabranch.pace.FlR2sp`.
         beta, patience, ends_after, most: of the outlier filter, see
-            :class:`anabranch.merge.OutlierFilter`; a ``beta`` of None is no filter.
+            :class:`anabranch.merge.OutlierFilter`; a ``beta`` of None disables it.
         mixes: ``models`` as the paper's Algorithm 2 does, or ``updates``.
         steps_a_round: see :class:`Paced`; None for one turn of each group.
         more: see :class:`Paced`.
@@ -329,12 +329,12 @@ class FlR2sp(Paced):
 
 
 class FedBuff(Paced):
-    """FedBuff (Nguyen et al., 2022): a step of each so many models that come; no node waits.
+    """FedBuff (Nguyen et al., 2022): every ``size`` returned models make a step; no node waits.
 
     Args:
         size: models of a step, the paper's K.
-        share: how far a step goes, the paper's server learning rate.
-        staleness: how fast the weight of a late model falls: ``(s + 1) ** -staleness``.
+        share: the length of a step, the paper's server learning rate.
+        staleness: the exponent of a late model's weight: ``(s + 1) ** -staleness``.
         steps_a_round: see :class:`Paced`.
         more: see :class:`Paced`.
     """
@@ -353,7 +353,7 @@ class FedBuff(Paced):
 
 
 class _Run:
-    """One call of ``start``: moves messages between a grid and what decides."""
+    """One call of ``start``: moves messages between a grid and a ``Conversation``."""
 
     def __init__(
         self,
@@ -372,7 +372,7 @@ class _Run:
         self._looked_s = -_NODES_S
         self._number = 0
         self._until = 0  # the version that the round ends with
-        self._came: deque[Message] = deque()  # replies that are not taken yet
+        self._came: deque[Message] = deque()  # replies not taken yet
         self._replies: list[RecordDict] = []
         arrays = {name: each.numpy() for name, each in initial_arrays.items()}
         self._federation = Federation(
@@ -389,20 +389,20 @@ class _Run:
         )
 
     def arrays(self) -> ArrayRecord:
-        """Return the model as it is now."""
+        """Return the current model."""
         return ArrayRecord({name: Array(each) for name, each in self._federation.arrays.items()})
 
     def round(self, number: int) -> list[RecordDict]:
-        """Go on until all steps of a round are made; return what nodes said of the training.
+        """Run until all steps of a round are made; return the metrics of the nodes' replies.
 
-        What has come beyond the round's last step is taken in the next round.
+        Replies that come after the round's last step wait for the next round.
         """
         self._number, self._replies = number, []
         self._until = number * self._strategy.steps_a_round
         self._config = self._strategy.config_of(number, self._train_config)
         self._do(self._conversation.go_on(self._until, self._now_s()))
         while self._federation.version < self._until:
-            # First, or a node would be taken for silent whose reply has come.
+            # First, so that no node counts as silent whose reply has come.
             self._take_all()
             now_s = self._now_s()
             if now_s - self._looked_s >= _NODES_S:
@@ -415,10 +415,10 @@ class _Run:
         return self._replies
 
     def end(self) -> None:
-        """Say what is left; its run over, the SuperLink takes no more replies."""
+        """Log how many nodes still compute; after the run, the SuperLink takes no more replies."""
         if self._conversation.out:
             _log.info(
-                "%d nodes compute still, or replied after the last step; that does not count",
+                "%d nodes still compute, or replied after the last step; that does not count",
                 len(self._conversation.out),
             )
 
@@ -426,7 +426,7 @@ class _Run:
         return self._clock.now_s() - self._began_s
 
     def _pull(self) -> bool:
-        """Take what has come; return whether anything has."""
+        """Pull replies and take them; return whether there were any."""
         if not self._came and (out := self._conversation.out):
             self._came += self._grid.pull_messages([*out])
         has_come = bool(self._came)
@@ -434,7 +434,7 @@ class _Run:
         return has_come
 
     def _take_all(self) -> None:
-        """Take what has come, one by one, until the round's last step."""
+        """Take pulled replies, one by one, until the round's last step."""
         while self._came and self._federation.version < self._until:
             self._do(self._take(self._came.popleft()))
 
@@ -451,7 +451,7 @@ class _Run:
             (metrics,) = content.metric_records.values()
             examples = float(metrics[strategy.weighted_by_key])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            why = f"its reply is none of this app's: {error!r}"
+            why = f"its reply does not have this app's records: {error!r}"
             return self._conversation.failed(message, why, now_s)
         output = self._conversation.returned(message, arrays, examples, now_s)
         if output.took:
@@ -459,7 +459,7 @@ class _Run:
         return output
 
     def _do(self, output: Output) -> None:
-        """Log and send; a send that fails drops its node, which may release others."""
+        """Log and send; a failed send drops its node, which may release others."""
         to_do = [output]
         while to_do:
             output = to_do.pop(0)
@@ -477,7 +477,7 @@ class _Run:
         unsent = []
         for node in nodes:
             message = Message(content=record, message_type=MessageType.TRAIN, dst_node_id=node)
-            # One by one: of several, grids leave out or blank those that they do not take.
+            # One by one: from several, grids drop or blank those that they do not take.
             message_id = next(iter(self._grid.push_messages([message])), None)
             if message_id:
                 self._conversation.sent(node, message_id, self._now_s())
