@@ -336,7 +336,7 @@ def test_a_holder_whose_state_cannot_be_handed_on_fails_no_other_holder(
     assert isinstance(waiting.exception(), anabranch.ExchangeError)
     assert named in str(waiting.exception())
     for site in "site0", "site1":
-        said = f"{site}: site2 did not get the state of training, and this site goes on: {named}"
+        said = f"{site}: site2 did not get the state of training, and this site continues: {named}"
         assert [each for each in caplog.messages if each.startswith(said)]
     # It may ask again, and gets the state where the members have mended theirs.
     found = pool.each(lambda group: group.admit({"odd": 3}), [*founders, new])
@@ -365,5 +365,5 @@ def test_a_subgroup_lets_no_site_in() -> None:
 
 def test_a_group_that_ends_with_a_loss_lets_no_site_in() -> None:
     service = anabranch.Service(_local._complete(2), awareness=None, on_loss="abort")
-    with local(service) as groups, pytest.raises(ValueError, match="lets no site in here"):
+    with local(service) as groups, pytest.raises(ValueError, match="admits no site here"):
         groups[0].admit(None)

@@ -549,7 +549,9 @@ def test_members_that_average_otherwise_are_told(groups: tuple[Group, ...]) -> N
     def run(group: Group) -> None:
         outer = Outer(learning_rate=0.7 if group.rank else 0.5)
         average = group.average(parameters(), every=1, outer=outer)
-        with pytest.raises(ValueError, match=f"otherwise than this one, {group.site}, with Every"):
+        with pytest.raises(
+            ValueError, match=f"by other rules than this one, {group.site}, with Every"
+        ):
             average.step()
 
     at_each(groups, run)

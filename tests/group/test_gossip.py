@@ -174,11 +174,11 @@ def test_other_calls_wait_for_the_end_of_the_gossip() -> None:
             partial(group.subgroup, group.sites),
         ]
         for call in calls:
-            with pytest.raises(ValueError, match=r"once each member has called finish\(\)"):
+            with pytest.raises(ValueError, match=r"after each member has called finish\(\)"):
                 call()
         with pytest.raises(ValueError, match=r"gossip\(\) is called once"):
             group.gossip([model], every=1)
-        with pytest.raises(ValueError, match=r"admit\(\) lets no site in here: sites that gossip"):
+        with pytest.raises(ValueError, match=r"admit\(\) admits no site here: sites that gossip"):
             group.admit({})
         gossip.step()
         gossip.finish()
@@ -231,7 +231,7 @@ def test_models_that_cannot_gossip_are_named() -> None:
         given: list[tuple[Any, dict[str, Any], str]] = [
             ([torch.zeros(3, dtype=torch.bfloat16)], {}, "parameters are bfloat16"),
             ([torch.zeros(3, dtype=torch.int64)], {}, "tensor 0 is int64"),
-            ([torch.zeros(3)], {"every": Adaptive()}, "every: .* what all sites have measured"),
+            ([torch.zeros(3)], {"every": Adaptive()}, "every: .* the measurements of all sites"),
             ([torch.zeros(3)], {"every": 0}, "every is 0"),
             ([torch.zeros(3)], {"wire": "int8"}, "wire is 'int8'"),
             ([torch.zeros(3)], {"weight": 0.0}, "weight"),
@@ -437,7 +437,7 @@ def test_the_merge_rule_and_the_gossip_reach_the_sites() -> None:
 
 
 def test_a_group_that_gossips_has_no_journal() -> None:
-    with pytest.raises(ValueError, match="journal: neighbours that gossip go by what they told"):
+    with pytest.raises(ValueError, match="journal: neighbours that gossip exchange state"):
         check(SERVICE, SERVICE.first_plan(), has_journal=True)
 
 

@@ -1192,7 +1192,7 @@ def test_what_is_missing_to_join_is_named(
 
 @pytest.mark.parametrize("wildcard", ["0.0.0.0", "::"])
 def test_a_site_that_listens_everywhere_has_to_say_where_others_find_it(wildcard: str) -> None:
-    with pytest.raises(ValueError, match="say by advertise="):
+    with pytest.raises(ValueError, match="give advertise="):
         anabranch.join("127.0.0.1:1", "paris", token="t", host=wildcard, insecure=True)
 
 

@@ -61,6 +61,6 @@ def test_a_scheduler_on_the_loopback_of_rank_0s_machine_is_named_at_the_others()
     for scheduler, here in (("127.0.0.1", "127.0.0.1"), ("10.0.0.1", "10.0.0.2")):
         check_reaches(scheduler, here)
     with pytest.raises(
-        RunAborted, match=r"listens on 127\.0\.0\.1, where only rank 0's own machine"
+        RunAborted, match=r"listens on 127\.0\.0\.1, which only rank 0's own machine"
     ):
         check_reaches("127.0.0.1", "10.0.0.2")

@@ -224,11 +224,11 @@ class Member:
         """
         self.check_open()
         if self._settings.gossip_json:
-            raise ValueError("admit() lets no site in here: sites that gossip begin together")
+            raise ValueError("admit() admits no site here: sites that gossip begin together")
         if not self.site.welcome.repairs:
             raise ValueError(
-                "admit() lets no site in here: where a model is served, a site that comes calls "
-                "serve(), pull() and push(); with --on-loss abort the scheduler refuses it"
+                "admit() admits no site here: where a model is served, a new site calls serve(), "
+                "pull() and push(); with --on-loss abort the scheduler refuses new sites"
             )
         wait(self._under_way.copy())
         return self.site

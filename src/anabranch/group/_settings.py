@@ -47,8 +47,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ``net.tcp.LANE_SILENCE_S``, where a loss ends the group.
         stillness_s: the same while the peer's kernel still answers.
         away_s: least time that a site waits for a lost scheduler, seconds.
-        job_json: what a scenario's sites run, as ``run/_site.py`` of the lab reads it; empty in a
-            group, whose sites run programs of their own.
+        job_json: the job of a scenario's sites, as ``run/_site.py`` of the lab reads it; empty in a
+            group, whose sites run users' programs.
     """
 
     deep: bool = False
@@ -70,7 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     job_json: str = ""
 
     def chunk_elements(self, elements: int) -> int:
-        """Return the largest chunk: what fills the trees, within the two bounds.
+        """Return the most elements of a chunk: a size that fills the trees, within the two bounds.
 
         Args:
             elements: of the model that is served or gossips, or of a scenario's buffer; 0 where

@@ -251,7 +251,7 @@ class AsyncGroup:
         await self.agent.start(transport, lanes, self.meter, served, elements, samples, gossips)
         self.has_started = True
 
-    # --- exchanges; gatherings, and exchanges whose result is not used at once, are the agent's
+    # --- exchanges; for gatherings, and for results that are used later, call the agent
 
     async def exchange(
         self, buffer: Buffer, terms: Terms, weight: float = 1.0, **more: Unpack[Exchanging]
@@ -299,7 +299,7 @@ class AsyncGroup:
             handed.sending.add_done_callback(self._handing_on.discard)
         return handed
 
-    # --- a model that is served
+    # --- a served model
 
     async def serve_alike(self, model: Floats, what: Sequence[Any]) -> None:
         """Give every site the first member's model, and check that all serve by one rule.
@@ -391,7 +391,7 @@ class AsyncGroup:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; the scheduler is told nothing."""
+        """Close every connection, without a message to the scheduler."""
         self.agent.close()
         for sends in self._handing_on:
             sends.cancel()

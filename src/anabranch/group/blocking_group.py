@@ -613,7 +613,7 @@ class Group:
 
         Raises:
             ExchangeError: another member exchanges in place of this call, or has left; names it.
-            RunAborted: the group has ended; names who or what caused it.
+            RunAborted: the group has ended; names the cause.
         """
         self.all_gather(None)
 
@@ -895,7 +895,7 @@ class Group:
             self._member.thread.run(now(site.agent.has_state))
         return found
 
-    # --- a model that is served
+    # --- a served model
 
     def serve(
         self,
@@ -970,7 +970,7 @@ class Group:
         """
         self._member.push(list(gradients), samples, weight, loss, self.on_nan == "raise")
 
-    # --- what is known, and the end
+    # --- measurements, reports, and the end
 
     @property
     def stats(self) -> Stats:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from anabranch.group.service import Service
 
 NO_JOURNAL = (
-    "journal: sites that gossip exchange state that no journal has, so the group ends with its "
-    "scheduler; leave the journal or gossip out"
+    "journal: neighbours that gossip exchange state that no journal has, so the group ends with "
+    "its scheduler; leave the journal or gossip out"
 )
 
 

@@ -1,4 +1,4 @@
-"""How members hand the state of training to sites that they let in.
+"""How members hand the state of training to sites that they admit.
 
 The members that have the state are its holders. A gathering carries each holder's description of
 its state; the first holder describes it in full. Then each holder sends the part for which it has
@@ -119,7 +119,7 @@ async def hand_over(
             raise offer.error or error from None
         newcomers = ", ".join(names[site] for site in admitted.newcomers)
         _log.warning(
-            "%s: %s did not get the state of training, and this site goes on: %s",
+            "%s: %s did not get the state of training, and this site continues: %s",
             names[agent.welcome.site],
             newcomers,
             error,

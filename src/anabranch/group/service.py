@@ -211,7 +211,7 @@ class Service:
         cores = float(os.cpu_count() or 1) if is_loopback(listen[0]) else math.inf
         return replace(self, machines=replace(self.machines, cores=cores))
 
-    # --- what is planned
+    # --- plans, and their input
 
     @property
     def network_known(self) -> Overlay:
@@ -316,7 +316,7 @@ class Service:
             return _SILENCE_S
         return self.silence_s
 
-    # --- what it makes
+    # --- the scheduler, and the messages and log that describe the group
 
     def scheduler(
         self,

@@ -71,7 +71,7 @@ class Tensors:
             if kind != kinds[0]:
                 raise ValueError(
                     f"tensor {index} is {kind} and tensor 0 is {kinds[0]}; exchange each type in a "
-                    "call of its own"
+                    "separate call"
                 )
         self.wire = WIRES[kinds[0]]
         self._arithmetic = arithmetic(op, self.wire)

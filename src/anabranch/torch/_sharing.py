@@ -300,7 +300,7 @@ class Part:
         tensors = [given] if isinstance(given, torch.Tensor) else list(given)
         dtype = tensors[0].dtype
         if any(each.dtype != dtype for each in tensors):
-            raise ValueError("tensors of several types; exchange each type in a call of its own")
+            raise ValueError("tensors of several types; exchange each type in a separate call")
         elements = sum(each.numel() for each in tensors)
         memory = self._take(elements * dtype.itemsize)
         whole = memory.tensor(dtype, elements)

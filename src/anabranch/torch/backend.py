@@ -396,7 +396,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
             self._over = self._over or str(work.exception())
 
     def _is_late(self, work: Work, limit_s: float) -> None:
-        """End this process group: later calls would meet what other ranks called before."""
+        """End this process group: later calls would meet other ranks' earlier calls."""
         error = RuntimeError(
             f"{work.what}: the timeout of {limit_s:g} s is over: a rank has not called it, or the "
             "links carry it more slowly; give init_process_group a longer one"
