@@ -179,9 +179,9 @@ class ModelAverage:
     def finish(self) -> None:
         """Average until all members have finished; then all have the same model.
 
-        Every member calls it after its steps. Members may have made unequal numbers of steps: until
-        the last member finishes, the others contribute their model unchanged. This makes at least
-        one average of each fragment. If no site has made steps since the last average, the outer
+        Every member calls it after its steps. Members may have made unequal numbers of steps: a
+        finished member contributes its current model, until the last one finishes. This makes at
+        least one average of each fragment. If no site has made steps since the last average, the outer
         optimiser makes none either. All members may make further steps afterwards. If the run is
         over, this makes no average, and leaves the model as the last averages made it.
 

@@ -150,10 +150,9 @@ class ModelGossip:
         return self._run.is_finished
 
     def step(self) -> bool:
-        """Mix letters into the model, and send it if that is due; call it after each step.
+        """Mix letters into the model, and send it if due; call after each ``optimizer.step()``.
 
-        It comes after ``optimizer.step()``. It waits while this site is ahead of another by as many
-        steps as ``most_ahead`` allows.
+        It waits while this site is ahead of another by as many steps as ``most_ahead`` allows.
 
         Returns:
             Whether to make another step; False once a stop rule of the scheduler ends the run.

@@ -145,8 +145,8 @@ def spawn(
         sent = _by_value.dumps((function, tuple(arguments)))
     except Exception as error:
         raise TypeError(
-            f"the function or an argument cannot be sent to another process: {error}; make there "
-            "what cannot be pickled, as locks, connections and open files"
+            f"the function or an argument cannot be sent to another process: {error}; make locks, "
+            "connections and open files inside the function, since they cannot be pickled"
         ) from error
     service = _service(sites)
     names = [site.name for site in service.overlay.sites]
