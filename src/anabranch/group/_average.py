@@ -181,9 +181,9 @@ class ModelAverage:
 
         Every member calls it after its steps. Members may have made unequal numbers of steps: a
         finished member contributes its current model, until the last one finishes. This makes at
-        least one average of each fragment. If no site has made steps since the last average, the outer
-        optimiser makes none either. All members may make further steps afterwards. If the run is
-        over, this makes no average, and leaves the model as the last averages made it.
+        least one average of each fragment. If no site has made steps since the last average, the
+        outer optimiser makes none either. All members may make further steps afterwards. If the run
+        is over, this makes no average, and leaves the model as the last averages made it.
 
         Raises:
             ValueError: as for :meth:`step`. Or, with an outer optimiser, sites' models have changed

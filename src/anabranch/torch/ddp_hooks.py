@@ -382,8 +382,8 @@ def levels(sites: int) -> int:
     if found < _LEAST_LEVELS:
         most = MOST_INTEGER // _LEAST_LEVELS
         raise ValueError(
-            f"{sites} sites leave {found} of int8's {MOST_INTEGER} steps to each, and Int8 needs "
-            f"{_LEAST_LEVELS}: it is for up to {most} sites; use Mean(wire='bfloat16') or TopK"
+            f"{sites} sites leave {found} of int8's {MOST_INTEGER} steps to each, and Int8 needs 3 "
+            f"at least: it is for up to {most} sites; use Mean(wire='bfloat16') or TopK"
         )
     return found
 
