@@ -217,8 +217,8 @@ class Handle:
 class Group:
     """Sites that exchange with one another; :func:`join` makes one.
 
-    This one class is the whole interface of a group: a program calls its methods. The group's core
-    and other files implement them.
+    It is one class since a program finds the whole interface of a group here. The group's core and
+    other files implement the methods.
 
     All members make the same exchanges in the same order; several may be under way at once. Calls
     may come from any thread, one at a time. While the program computes, another thread serves the

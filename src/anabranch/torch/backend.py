@@ -97,7 +97,7 @@ _Base: Any = dist.ProcessGroup  # its overloads are wider than what torch.distri
 class AnabranchProcessGroup(_Base):  # type: ignore[misc]
     """A process group whose ranks are the sites of a group.
 
-    It is one class, since torch.distributed expects all collectives of a backend on one object.
+    It is one class since torch.distributed expects all collectives of a backend on one object.
 
     After the loss of a link, calls use other links to the same ranks, if there are any. The loss of
     a rank ends the group at all others, whose errors name the rank. torchrun expects that, and
