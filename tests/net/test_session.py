@@ -7,7 +7,7 @@ import random
 import pytest
 
 from anabranch.net.errors import OutOfPlaceMessage
-from anabranch.net.messages import Ack, Came, Message
+from anabranch.net.messages import Ack, Message, UpdateReceived
 from anabranch.net.network import Payload
 from anabranch.net.session import Session
 
@@ -37,7 +37,7 @@ def arrive(wire: Wire, session: Session, heard: list[int]) -> None:
     if isinstance(message, Ack):
         session.acknowledged(message.count)
     else:
-        assert isinstance(message, Came)
+        assert isinstance(message, UpdateReceived)
         session.count()
         heard.append(message.update)
 
@@ -53,13 +53,15 @@ def test_what_a_cut_loses_is_said_again_once_and_in_order(seed: int) -> None:
         match rng.choices(("say", "come", "cut"), (10, 10, 0.3))[0]:
             case "say":
                 said[side] += 1
-                sessions[side].post(Came(0, said[side]))
+                sessions[side].post(UpdateReceived(0, said[side]))
             case "come" if wires[1 - side].under_way:
                 arrive(wires[1 - side], sessions[side], heard[side])
             case "cut":
                 for session in sessions:
                     session.cut()
-                sessions[side].post(Came(0, said[side] + 1))  # while there is no connection
+                sessions[side].post(
+                    UpdateReceived(0, said[side] + 1)
+                )  # while there is no connection
                 said[side] += 1
                 wires = [Wire(), Wire()]
                 sessions[0].go_on(wires[0], sessions[1].heard)
@@ -74,10 +76,10 @@ def test_what_was_heard_is_forgotten() -> None:
     wire = Wire()
     session = Session(wire)
     for k in range(5):
-        session.post(Came(0, k))
+        session.post(UpdateReceived(0, k))
     session.acknowledged(3)
     session.go_on(wire, 4)
-    assert wire.under_way[5:] == [Came(0, 4)]
+    assert wire.under_way[5:] == [UpdateReceived(0, 4)]
     session.acknowledged(5)
     assert session.all_heard
 
@@ -86,7 +88,7 @@ def test_what_was_heard_is_forgotten() -> None:
 def test_nobody_can_have_heard_more_than_was_said_or_less_than_before(heard: int) -> None:
     session = Session(Wire())
     for k in range(5):
-        session.post(Came(0, k))
+        session.post(UpdateReceived(0, k))
     session.acknowledged(3)
     with pytest.raises(OutOfPlaceMessage, match="where 5 were said"):
         session.acknowledged(heard)

@@ -13,9 +13,8 @@ from anabranch.net.errors import OutOfPlaceMessage, OversizedMessage
 from anabranch.net.messages import (
     MOST_GATHERED_BYTES,
     AskAhead,
-    Awaited,
-    Called,
-    ChannelStanding,
+    CallMade,
+    ChannelSnapshot,
     Contribution,
     Dispatched,
     ExchangeEnded,
@@ -29,14 +28,15 @@ from anabranch.net.messages import (
     Interrupt,
     Message,
     Model,
+    ModelDigest,
     ModelsDiffer,
-    ModelTold,
     NoMoreRounds,
     OpenExchange,
     Progress,
+    RequestAwaited,
     Settled,
     Signature,
-    Standing,
+    SiteSnapshot,
     Subgrouped,
     Unfit,
     Withdrawn,
@@ -104,16 +104,18 @@ def test_members_are_called_once_by_the_first_that_wants_it() -> None:
     calls = ExchangeRequest(0, 1, SMALL, calls=True)
     said = [channels.request(site, calls).say for site in (1, 2)]
     quiet = request(channels, 0, 1).say
-    assert not any(isinstance(each, Awaited) for _, each in quiet)
-    awaited = [[who for who, each in each_said if isinstance(each, Awaited)] for each_said in said]
+    assert not any(isinstance(each, RequestAwaited) for _, each in quiet)
+    awaited = [
+        [who for who, each in each_said if isinstance(each, RequestAwaited)] for each_said in said
+    ]
     assert awaited == [[0, 2, 3], []]
 
 
 def test_members_are_called_where_one_that_does_not_call_asks_first() -> None:
     channels = make()
-    assert every(not isinstance(each, Awaited) for _, each in request(channels, 0, 1).say)
+    assert every(not isinstance(each, RequestAwaited) for _, each in request(channels, 0, 1).say)
     said = channels.request(3, ExchangeRequest(0, 1, SMALL, calls=True)).say
-    assert [who for who, each in said if each == Awaited(0, 1)] == [0, 1, 2]
+    assert [who for who, each in said if each == RequestAwaited(0, 1)] == [0, 1, 2]
 
 
 def test_an_exchange_that_a_member_cannot_contribute_to_fails_at_all_once() -> None:
@@ -150,7 +152,7 @@ def test_a_site_refuses_no_exchange_that_it_has_not_asked_for(number: int) -> No
 def tell_model(
     channels: Channels, site: int, checksum: int, is_first: bool, number: int = 1
 ) -> None:
-    channels.hear_model(site, ModelTold(0, number, Model(1, checksum, is_first)))
+    channels.hear_model(site, ModelDigest(0, number, Model(1, checksum, is_first)))
 
 
 def test_models_that_begin_unlike_fail_the_exchange_that_all_ask_for_then() -> None:
@@ -486,9 +488,9 @@ def test_what_hands_the_state_on_takes_no_round_also_after_a_restart() -> None:
         assert [each.is_to_remember for each in outcomes] == [signature is handed_on] + [False] * 3
     again = make(repairs=True)
     again.bound(2, "2 rounds are over")
-    standing = Standing((ChannelStanding(0, 1, 2, 0, (), (), ()),), is_new=False)
+    snapshot = SiteSnapshot((ChannelSnapshot(0, 1, 2, 0, (), (), ()),), is_new=False)
     again.restore(
-        dict.fromkeys(range(4), standing),
+        dict.fromkeys(range(4), snapshot),
         (),
         (),
         channels.latest_exchange,
@@ -521,9 +523,9 @@ def test_a_late_subgroups_last_call_outlives_a_restart() -> None:
     channels.close("a rule")
     late = subgroup(channels, (0, 1))
     again = make(repairs=True)
-    standing = Standing((ChannelStanding(0, 1, 0, 0, (), (), ()),), is_new=False)
+    snapshot = SiteSnapshot((ChannelSnapshot(0, 1, 0, 0, (), (), ()),), is_new=False)
     again.restore(
-        dict.fromkeys(range(4), standing),
+        dict.fromkeys(range(4), snapshot),
         (),
         channels.subgroups,
         channels.latest_exchange,
@@ -545,12 +547,12 @@ def test_a_member_that_a_restart_finds_without_its_subgroup_has_made_none_of_its
     request(channels, 0, 1, pair)
     exchange = (1, 10) if has_begun else (0, 0)
     called = OpenExchange(1, SMALL, 1, *exchange, 0, (1,), ())
-    of_all = ChannelStanding(0, 1, 0, 0, (), (), ())
-    standings = dict.fromkeys(range(4), Standing((of_all,), is_new=False))
-    of_pair = ChannelStanding(pair, 1, 1, 0, (called,), (), ())
-    standings[0] = Standing((of_all, of_pair), is_new=False)
+    of_all = ChannelSnapshot(0, 1, 0, 0, (), (), ())
+    snapshots = dict.fromkeys(range(4), SiteSnapshot((of_all,), is_new=False))
+    of_pair = ChannelSnapshot(pair, 1, 1, 0, (called,), (), ())
+    snapshots[0] = SiteSnapshot((of_all, of_pair), is_new=False)
     again = make(repairs=True)
-    again.restore(standings, (), channels.subgroups, channels.latest_exchange, {})
+    again.restore(snapshots, (), channels.subgroups, channels.latest_exchange, {})
     assert subgroup(again, (0, 1), 1) == pair
     assert [site for site, _ in request(again, 1, 1, pair).say] == [1]
 
@@ -820,10 +822,10 @@ def test_subgroups_that_two_sites_share_are_asked_for_in_one_order_and_others_in
 
 def restarted(channels: Channels) -> Channels:
     again = make(repairs=True)
-    standing = Standing((ChannelStanding(0, 1, 0, 0, (), (), ()),), is_new=False)
-    standings = dict.fromkeys(channels.all.members, standing)
+    snapshot = SiteSnapshot((ChannelSnapshot(0, 1, 0, 0, (), (), ()),), is_new=False)
+    snapshots = dict.fromkeys(channels.all.members, snapshot)
     lost = {*range(4)} - {*channels.all.members}
-    again.restore(standings, lost, channels.subgroups, channels.latest_exchange, {})
+    again.restore(snapshots, lost, channels.subgroups, channels.latest_exchange, {})
     return again
 
 
@@ -959,7 +961,7 @@ def test_members_that_follow_are_told_of_calls_and_contribute_nothing_to_them() 
     channels = make(repairs=True)
     channels.following.sites = {3}
     first = request(channels, 1, 1)
-    assert first.say[0] == (3, Called(1, 1, SMALL))
+    assert first.say[0] == (3, CallMade(1, 1, SMALL))
     channels.following.sites.clear()  # it is fixed by the first request
     asked = [request(channels, site, 1).say for site in (0, 2, 3)]
     grants = [grant for said in (first.say[1:], *asked) for _, grant in said]
@@ -971,17 +973,17 @@ def test_members_that_follow_are_told_of_calls_and_contribute_nothing_to_them() 
     for site in range(4):
         end(channels, site, 1)
     assert not channels.is_busy
-    assert Called not in [type(told) for _, told in request(channels, 0, 2).say]
+    assert CallMade not in [type(told) for _, told in request(channels, 0, 2).say]
 
 
 def test_a_member_that_follows_is_told_of_a_call_once_by_the_first_that_makes_it() -> None:
     channels = make(repairs=True)
     channels.following.sites = {3}
     called = [
-        [told for _, told in request(channels, site, 1).say if isinstance(told, Called)]
+        [told for _, told in request(channels, site, 1).say if isinstance(told, CallMade)]
         for site in (1, 2)
     ]
-    assert called == [[Called(1, 1, SMALL)], []]
+    assert called == [[CallMade(1, 1, SMALL)], []]
 
 
 def test_a_member_that_follows_is_told_of_no_gathering_and_of_no_broadcast_of_its_own() -> None:
@@ -994,9 +996,9 @@ def test_a_member_that_follows_is_told_of_no_gathering_and_of_no_broadcast_of_it
     own = Signature(op=4, wire=0, elements=100, source=3)
     assert request(channels, 0, 1, signature=own).say == []
     others = Signature(op=4, wire=0, elements=100, source=1)
-    assert request(channels, 0, 2, signature=others).say == [(3, Called(2, 3, others))]
+    assert request(channels, 0, 2, signature=others).say == [(3, CallMade(2, 3, others))]
     said = channels.gather(0, Gather(0, 2, b"state", admits=True)).say
-    assert said == [(3, Called(2, 4, None))]
+    assert said == [(3, CallMade(2, 4, None))]
 
 
 def test_no_site_is_let_in_while_one_follows_or_is_handed_the_state() -> None:
@@ -1009,7 +1011,7 @@ def test_no_site_is_let_in_while_one_follows_or_is_handed_the_state() -> None:
     handed_on = Signature(op=4, wire=0, elements=100, receivers=(2,))
     for site in range(3):
         said = request(channels, site, 1, signature=handed_on)
-        assert not [told for _, told in said.say if isinstance(told, Called)]
+        assert not [told for _, told in said.say if isinstance(told, CallMade)]
     assert channels.is_busy
 
 
@@ -1082,11 +1084,12 @@ def test_a_run_is_stopped_though_a_subgroup_has_lost_all_its_members() -> None:
 def test_a_scheduler_is_started_again_though_a_subgroup_has_lost_all_its_members() -> None:
     channels, pair = without_its_pair()
     again = make(repairs=True)
-    standings = {
-        site: Standing((ChannelStanding(0, 1, 0, 0, (), (), ()),), is_new=False) for site in (2, 3)
+    snapshots = {
+        site: SiteSnapshot((ChannelSnapshot(0, 1, 0, 0, (), (), ()),), is_new=False)
+        for site in (2, 3)
     }
     latest = channels.latest_exchange
-    again.restore(standings, {0, 1}, channels.subgroups, latest, channels.contributions)
+    again.restore(snapshots, {0, 1}, channels.subgroups, latest, channels.contributions)
     assert again.books.members(pair) == ()
     assert told(request(again, 2, 1)) == [(2, Grant)]
 

@@ -12,7 +12,7 @@ import pytest
 from anabranch import plan as plans
 from anabranch.net.errors import PeerError
 from anabranch.net.messages import (
-    ChannelStanding,
+    ChannelSnapshot,
     ExchangeEnded,
     ExchangeFailed,
     ExchangeRequest,
@@ -23,7 +23,7 @@ from anabranch.net.messages import (
     NoMoreRounds,
     OpenExchange,
     Signature,
-    Standing,
+    SiteSnapshot,
     Subgrouped,
 )
 from anabranch.overlay import random_complete
@@ -193,21 +193,21 @@ class Drawn:
         """Let the scheduler begin anew, from what all members but one say."""
         before, here = self.channels, self.here
         silent = self.draw.choice(here) if len(here) > 1 else -1
-        standings = {}
+        snapshots = {}
         for site in {*here} - {silent}:
             said = [
-                ChannelStanding(
+                ChannelSnapshot(
                     channel, 1, made.asked, made.gathered, tuple(made.open.values()), (), ()
                 )
                 for (who, channel), made in self.made.items()
                 if who == site
             ]
-            standings[site] = Standing((*said,), is_new=False)
+            snapshots[site] = SiteSnapshot((*said,), is_new=False)
         self.channels = again = self.made_new()
         latest, contributions = before.latest_exchange + 1_000, before.contributions
         lost = {*range(SITES)} - {*here}
         self.interrupted = []
-        self.follow(lambda: again.restore(standings, lost, before.subgroups, latest, contributions))
+        self.follow(lambda: again.restore(snapshots, lost, before.subgroups, latest, contributions))
         self.lose(silent)
 
     def step(self) -> None:

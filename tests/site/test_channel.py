@@ -39,7 +39,7 @@ def test_exchanges_that_were_asked_for_or_granted_are_told_and_those_that_failed
         channel.waiting[3].granted.exception()
         channel.waiting[4].granted.cancel()
         channel.interrupted[2] = 5
-        told = channel.standing(7, 0)
+        told = channel.snapshot(7, 0)
         assert (told.channel, told.version, told.asked, told.gathered) == (7, PLAN.version, 4, 0)
         assert told.exchanges == (
             OpenExchange(1, SIGNATURE, 1, 0, 0, 0, ()),
@@ -57,7 +57,7 @@ def test_gatherings_and_the_latest_answers_are_told() -> None:
         settled, gathered = Settled(0, 1, (0, 1), ()), Gathered(0, 1, (b"a", b"b"))
         channel.ended.append(settled)
         channel.answers[1] = gathered
-        told = channel.standing(0, 0)
+        told = channel.snapshot(0, 0)
         assert told.gatherings == (OpenGathering(2, 3, b"value", False, "barrier"),)
         assert told.answers == (encode(settled), encode(gathered))
         assert channel.calls_made == 3

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from anabranch.net.messages import Called, InStep, Signature
+from anabranch.net.messages import CallMade, CaughtUp, Signature
 from anabranch.site._following import Following, Kept
 
 SMALL, OTHER = Signature(op=0, wire=0, elements=100), Signature(op=1, wire=0, elements=100)
@@ -32,12 +32,12 @@ def kept(
 def test_calls_of_others_are_made_in_their_places() -> None:
     following = Following(1e9)
     assert following.next_call(2) is None
-    following.called(Called(3, 5, SMALL))
-    following.called(Called(2, 4, SMALL))
+    following.called(CallMade(3, 5, SMALL))
+    following.called(CallMade(2, 4, SMALL))
     assert following.next_call(2) is None  # the program has its own call to make before
-    assert following.next_call(3) == Called(2, 4, SMALL)
-    assert following.next_call(4) == Called(3, 5, SMALL)
-    following.called(Called(4, 6, SMALL))
+    assert following.next_call(3) == CallMade(2, 4, SMALL)
+    assert following.next_call(4) == CallMade(3, 5, SMALL)
+    following.called(CallMade(4, 6, SMALL))
     assert following.next_call(6) is None  # it has made that one itself
     assert following.next_call(5) is None
 
@@ -68,7 +68,7 @@ def test_it_is_in_step_once_its_program_waits_for_a_call_that_has_not_ended(
     assert following.step() is None  # the others have gone on from there
     following.keep(kept(loop, has_ended=False))
     following.take(SMALL)
-    assert following.step() == InStep(0, "")
+    assert following.step() == CaughtUp(0, "")
     assert following.is_in_step
     assert following.step() is None  # it is said once
 
@@ -80,7 +80,7 @@ def test_it_is_in_step_where_its_program_is_the_first_to_make_a_call() -> None:
     following.has_state()
     assert following.step() is None  # the others may be far into their step
     following.goes_ahead()
-    assert following.step() == InStep(0, "")
+    assert following.step() == CaughtUp(0, "")
 
 
 def test_the_others_wait_where_too_much_is_kept_but_never_for_two_results(
@@ -91,7 +91,7 @@ def test_the_others_wait_where_too_much_is_kept_but_never_for_two_results(
         following.keep(kept(loop))
         assert following.step() is None
     following.keep(kept(loop))
-    assert following.step() == InStep(3, "it keeps 1,200 bytes of results")
+    assert following.step() == CaughtUp(3, "it keeps 1,200 bytes of results")
 
 
 def test_a_program_that_falls_behind_is_waited_for(loop: asyncio.AbstractEventLoop) -> None:
@@ -102,7 +102,7 @@ def test_a_program_that_falls_behind_is_waited_for(loop: asyncio.AbstractEventLo
         following.keep(kept(loop))
         assert following.step() is None
     following.keep(kept(loop))
-    assert following.step() == InStep(4, "its program does not catch up")
+    assert following.step() == CaughtUp(4, "its program does not catch up")
 
 
 def test_a_program_that_is_long_about_it_is_waited_for(loop: asyncio.AbstractEventLoop) -> None:
@@ -113,4 +113,4 @@ def test_a_program_that_is_long_about_it_is_waited_for(loop: asyncio.AbstractEve
         turns += 1
         following.keep(kept(loop))
         following.take(SMALL)
-    assert (said, turns) == (InStep(0, "its program does not catch up"), 17)
+    assert (said, turns) == (CaughtUp(0, "its program does not catch up"), 17)

@@ -16,7 +16,7 @@ from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.log import LogError, events
 from anabranch.net.errors import LinkError, RunAborted
 from anabranch.net.identity import proven
-from anabranch.net.messages import Refusal, Restarted, Resume, Standing
+from anabranch.net.messages import Refusal, Restarted, Resume, SiteSnapshot
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan
 from anabranch.scheduler.awareness import Awareness, Passive
@@ -427,7 +427,7 @@ def test_a_site_that_lies_about_its_calls_is_refused_and_the_others_go_on(lie: s
         post = agent._scheduler.post
 
         def lying(message: Any) -> None:
-            if isinstance(message, Standing):
+            if isinstance(message, SiteSnapshot):
                 message = structs.replace(message, channels=(lie_about(*message.channels),))
             post(message)
 

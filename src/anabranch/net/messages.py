@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 30
+WIRE_VERSION = 31
 MOST_GATHERED_BYTES = 1 << 20
 """The largest value that a site may contribute to a gathering (:class:`Gather`)."""
 MOST_NAME_CHARACTERS = 200  # of a subgroup's name, and of a gathering's purpose
@@ -304,7 +304,7 @@ class Stack(Message, frozen=True):
     text: str
 
 
-class Lagging(Message, frozen=True):
+class SiteAwaited(Message, frozen=True):
     """To sites that wait for another one: a message for their users.
 
     Attributes:
@@ -331,7 +331,7 @@ class Signature(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 class Restarted(Message, frozen=True):
     """The scheduler's other answer to :class:`Resume`: it was restarted.
 
-    Both sides forget the session, and begin a new one. The site answers with :class:`Standing`.
+    Both sides forget the session, and begin a new one. The site answers with :class:`SiteSnapshot`.
     """
 
 
@@ -368,7 +368,7 @@ class OpenGathering(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     what: str = ""
 
 
-class ChannelStanding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class ChannelSnapshot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A site's state in the calls of a channel.
 
     Attributes:
@@ -388,16 +388,16 @@ class ChannelStanding(msgspec.Struct, frozen=True, array_like=True, forbid_unkno
     answers: tuple[bytes, ...]
 
 
-class Standing(Message, frozen=True):
+class SiteSnapshot(Message, frozen=True):
     """To a restarted scheduler: a site's state.
 
     Attributes:
         channels: its state in each channel.
         is_new: as in :class:`Welcome`.
-        follows: whether it has not sent :class:`InStep` yet, see :class:`Admitted`.
+        follows: whether it has not sent :class:`CaughtUp` yet, see :class:`Admitted`.
     """
 
-    channels: tuple[ChannelStanding, ...]
+    channels: tuple[ChannelSnapshot, ...]
     is_new: bool
     follows: bool = False
 
@@ -493,8 +493,8 @@ class ExchangeRequest(Message, frozen=True):
         channel: the members' channel, as numbered by :class:`Subgrouped`; 0 for all members.
         number: the exchange's number on the channel, from 1; all members ask in the same order.
         signature: the exchange's terms.
-        calls: whether to send :class:`Awaited` to members that have not asked yet, if this site is
-            the first to ask.
+        calls: whether to send :class:`RequestAwaited` to members that have not asked yet, if this
+            site is the first to ask.
         attempt: how often this site has asked for it ahead, and then made another call. It tells
             apart answers to earlier attempts, which may still be in flight.
     """
@@ -548,7 +548,7 @@ class Withdrawn(Message, frozen=True):
     number: int
 
 
-class ModelTold(Message, frozen=True):
+class ModelDigest(Message, frozen=True):
     """A site's model at an exchange for which the scheduler compares the members' models.
 
     It precedes the site's request for that exchange.
@@ -569,7 +569,7 @@ class ModelsDiffer(Message, frozen=True):
     reason: str
 
 
-class Awaited(Message, frozen=True):
+class RequestAwaited(Message, frozen=True):
     """To a member: another member has requested an exchange, and waits for this one's request."""
 
     channel: int
@@ -783,8 +783,9 @@ class Admitted(Message, frozen=True):
         newcomers: the members without the state of training.
         holders: the members with it.
         plan_json: the plan from now on; empty if it is unchanged.
-        follows: whether newcomers *follow*, from the hand-over of the state until :class:`InStep`.
-            A follower contributes nothing and gets all results; the others do not wait for it.
+        follows: whether newcomers *follow*, from the hand-over of the state until
+            :class:`CaughtUp`. A follower contributes nothing and gets all results; the others do
+            not wait for it.
     """
 
     number: int
@@ -796,7 +797,7 @@ class Admitted(Message, frozen=True):
     follows: bool = False
 
 
-class Called(Message, frozen=True):
+class CallMade(Message, frozen=True):
     """To a follower: another member has made a call; make it too.
 
     Attributes:
@@ -810,7 +811,7 @@ class Called(Message, frozen=True):
     signature: Signature | None
 
 
-class InStep(Message, frozen=True):
+class CaughtUp(Message, frozen=True):
     """A follower contributes like any other member from now on, and the others wait for it.
 
     Attributes:
@@ -914,7 +915,7 @@ class Abandon(Message, frozen=True):
     model_comes: bool = True
 
 
-class Came(Message, frozen=True):
+class UpdateReceived(Message, frozen=True):
     """From a server: its part of a worker's update has arrived completely.
 
     Attributes:
@@ -1190,12 +1191,12 @@ AnyMessage = (
     | StatusRequest
     | StatusReply
     | Restarted
-    | Standing
+    | SiteSnapshot
     | Ack
     | Patience
     | StackRequest
     | Stack
-    | Lagging
+    | SiteAwaited
     | Welcome
     | Ready
     | Start
@@ -1204,8 +1205,8 @@ AnyMessage = (
     | ModelsDiffer
     | Unfit
     | Withdrawn
-    | ModelTold
-    | Awaited
+    | ModelDigest
+    | RequestAwaited
     | Grant
     | ExchangeFailed
     | Interrupt
@@ -1217,8 +1218,8 @@ AnyMessage = (
     | Gather
     | Gathered
     | Admitted
-    | Called
-    | InStep
+    | CallMade
+    | CaughtUp
     | GatherFailed
     | Dispatched
     | Progress
@@ -1227,7 +1228,7 @@ AnyMessage = (
     | ProceedRequest
     | Proceed
     | Abandon
-    | Came
+    | UpdateReceived
     | Advance
     | EpochChanged
     | Agreed

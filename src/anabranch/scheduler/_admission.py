@@ -8,7 +8,7 @@
               ◀─ Start ─  started
     Gather(admits) ────▶  asking                 ◀─ Gather(admits) of every member
            ◀─ Admitted ─  member     ── Admitted ─▶
-    InStep ────────────▶  in step: it gets a full place in the next plan
+    CaughtUp ──────────▶  in step: it gets a full place in the next plan
 
 - **Introduction comes first**, because a neighbour refuses lanes of a process that it does not
   know. A newcomer starts once each neighbour has acknowledged it, or is gone itself.
@@ -38,10 +38,10 @@ from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
 from anabranch.net.messages import (
     Abort,
     AnyMessage,
+    CaughtUp,
     CutOff,
     Failed,
     Gather,
-    InStep,
     Leave,
     LinkProbed,
     Measured,
@@ -187,7 +187,7 @@ class Admission:
         self._introductions.forget(site, run.lives.newcomers)
         run.write_joined(site, now_s)
 
-    def in_step(self, site: int, message: InStep) -> None:
+    def in_step(self, site: int, message: CaughtUp) -> None:
         """Note that a following member is in step: it contributes to exchanges from now on."""
         run = self._run
         if message.kept < 0 or len(message.why) > _MOST_SAID:

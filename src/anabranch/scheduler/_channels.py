@@ -15,16 +15,16 @@ from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import (
     Admitted,
     AskAhead,
-    Awaited,
     Contribution,
     ExchangeEnded,
     ExchangeRequest,
     Gather,
     Holding,
+    ModelDigest,
     ModelsDiffer,
-    ModelTold,
     Progress,
-    Standing,
+    RequestAwaited,
+    SiteSnapshot,
     Subgrouped,
     Unfit,
 )
@@ -97,7 +97,7 @@ class Channels:
         self.results = 0
         self.result_bytes = 0
         self._rounds: Last | None = None
-        # By channel, the latest exchange announced to members by `Awaited`, which is sent once.
+        # By channel, the latest exchange of which members were told by `RequestAwaited`.
         self._called_for: dict[int, int] = {}
         self._models: dict[int, Models] = {}  # by channel
 
@@ -228,7 +228,7 @@ class Channels:
         """Tell the other members, once, that a member waits for them in an exchange."""
         if message.number > self._called_for.get(message.channel, 0):
             self._called_for[message.channel] = message.number
-            awaited = Awaited(message.channel, message.number)
+            awaited = RequestAwaited(message.channel, message.number)
             members = self.books.members(message.channel)
             outcome.say += [(member, awaited) for member in members if member != site]
 
@@ -245,7 +245,7 @@ class Channels:
         self._answering.answer(message.channel, answers, outcome)
         return outcome
 
-    def hear_model(self, site: int, message: ModelTold) -> None:
+    def hear_model(self, site: int, message: ModelDigest) -> None:
         """Take the checksum of a site's model; the last member's call compares all checksums.
 
         Raises:
@@ -450,7 +450,7 @@ class Channels:
 
     def restore(
         self,
-        standings: Mapping[int, Standing],
+        snapshots: Mapping[int, SiteSnapshot],
         lost: Collection[int],
         subgroups: Sequence[Subgroup],
         latest_exchange: int,
@@ -465,7 +465,7 @@ class Channels:
         member ends at the others.
 
         Args:
-            standings: each member's report; the caller declares the silent ones lost next.
+            snapshots: each member's report; the caller declares the silent ones lost next.
             lost: sites that are no members.
             subgroups: the channels from 1 on.
             latest_exchange: an upper bound of the numbers used before.
@@ -484,7 +484,7 @@ class Channels:
         self.following.recall(transfers)
         self._bind()
         restoring = Restoring(books, self._dealing, self.following, self._settling, self._answering)
-        return restoring.restore(standings, contributions)
+        return restoring.restore(snapshots, contributions)
 
 
 def _request(site: int, message: ExchangeRequest | AskAhead) -> Request:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from anabranch.net.errors import OutOfPlaceMessage
-from anabranch.net.messages import ChannelStanding, Signature
+from anabranch.net.messages import ChannelSnapshot, Signature
 from anabranch.plan import Plan
 from anabranch.scheduler._plans_by_size import PlansBySize
 from anabranch.scheduler.calls._answer import (
@@ -40,7 +40,7 @@ from anabranch.scheduler.calls._knowledge import Knowledge
 from anabranch.scheduler.calls._order import Limit, Order
 from anabranch.scheduler.calls._requests import Request, Requests
 
-_NOTHING_CALLED = ChannelStanding(0, 0, 0, 0, (), (), ())
+_NOTHING_CALLED = ChannelSnapshot(0, 0, 0, 0, (), (), ())
 
 
 class ExchangeBook:
@@ -416,7 +416,7 @@ class ExchangeBook:
 
     def restore(
         self,
-        standings: Mapping[int, ChannelStanding],
+        snapshots: Mapping[int, ChannelSnapshot],
         failed: Mapping[int, str],
         settled: Collection[int],
         gathered: Collection[int],
@@ -428,21 +428,21 @@ class ExchangeBook:
         have ended for certain, and no others.
 
         Args:
-            standings: each member's report.
+            snapshots: each member's report.
             failed: the exchanges that have failed at some member, with reasons.
             settled, gathered: the exchanges and gatherings that have ended at some member. They end
                 at the others, which are told so elsewhere.
             unaware: members that do not know the channel yet, and have made no call.
         """
-        informed = standings.keys()
-        standings = {**standings, **dict.fromkeys(unaware, _NOTHING_CALLED)}
+        informed = snapshots.keys()
+        snapshots = {**snapshots, **dict.fromkeys(unaware, _NOTHING_CALLED)}
         self._settled = frozenset(settled)
-        asked = [each.asked for each in standings.values()]
-        asked += [said.number - 1 for each in standings.values() for said in each.exchanges]
+        asked = [each.asked for each in snapshots.values()]
+        asked += [said.number - 1 for each in snapshots.values() for said in each.exchanges]
         self.asked |= dict.fromkeys(self.members, min(asked, default=0))
-        mixed = self.order.restore(standings)
+        mixed = self.order.restore(snapshots)
         answers: list[Answer] = []
-        for site, each in standings.items():
+        for site, each in snapshots.items():
             self.asked[site] = each.asked
             if site in informed:
                 self.knowledge.restore(site, each.version)
@@ -457,10 +457,10 @@ class ExchangeBook:
                 else:
                     self.requests.add(Request(site, number, said.signature))
         for number, reason in failed.items():
-            told = (site for site, each in standings.items() if each.asked >= number)
+            told = (site for site, each in snapshots.items() if each.asked >= number)
             self.knowledge.restore_failure(number, reason, told)
         self.requests.sort()
-        answers += self._gatherings.restore(standings, gathered)
+        answers += self._gatherings.restore(snapshots, gathered)
         return (*answers, *mixed)
 
 

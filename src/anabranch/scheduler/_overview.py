@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.log.status import AwaitedSite, Status
-from anabranch.net.messages import Lagging
+from anabranch.net.messages import SiteAwaited
 from anabranch.scheduler._planning import Planning
 from anabranch.scheduler._status import Snapshot, awaited_site, stalls, status_of
 from anabranch.scheduler._waits import Waits
@@ -36,7 +36,7 @@ class Overview:
         told = self._waits.news(self._waits.look(stalls(self._snapshot()), self._run.now_s()))
         names = [site.name for site in self._run.overlay.sites]
         for wait in told:
-            lagging = Lagging(names[wait.stall.awaited], wait.seconds, wait.stall.what)
+            lagging = SiteAwaited(names[wait.stall.awaited], wait.seconds, wait.stall.what)
             for site in wait.stall.waiting & self._run.sessions.keys():
                 self._run.post(site, lagging)
         return [awaited_site(wait, names) for wait in told]
@@ -53,7 +53,7 @@ class Overview:
             returning=(
                 frozenset()
                 if run.returning is None
-                else run.returning.awaited - run.returning.standings.keys()
+                else run.returning.awaited - run.returning.snapshots.keys()
             ),
             addresses=run.members.addresses,
             here=run.sessions.keys(),

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from msgspec import structs
 
-from anabranch.net.messages import Admitted, AnyMessage, Standing, decode
+from anabranch.net.messages import Admitted, AnyMessage, SiteSnapshot, decode
 
 
 class Returning:
@@ -25,20 +25,20 @@ class Returning:
     def __init__(self, awaited: Collection[int]) -> None:
         self.awaited = frozenset(awaited)
         self.early: list[tuple[int, AnyMessage]] = []
-        self._standings: dict[int, Standing] = {}
+        self._snapshots: dict[int, SiteSnapshot] = {}
 
     def hear(self, site: int, message: AnyMessage) -> bool:
         """Take a site's message; return whether all sites have now reported their calls."""
-        if isinstance(message, Standing) and site not in self._standings:
-            self._standings[site] = message
+        if isinstance(message, SiteSnapshot) and site not in self._snapshots:
+            self._snapshots[site] = message
         else:
             self.early.append((site, message))
-        return self._standings.keys() >= self.awaited
+        return self._snapshots.keys() >= self.awaited
 
     @property
     def absent(self) -> frozenset[int]:
         """The sites that have not reported their calls yet."""
-        return self.awaited - self._standings.keys()
+        return self.awaited - self._snapshots.keys()
 
     def forget(self, site: int) -> None:
         """Forget the early messages of a site, since another process of it has joined."""
@@ -46,10 +46,10 @@ class Returning:
 
     def awaits(self, site: int) -> bool:
         """Return whether a site has yet to report its calls."""
-        return site in self.awaited and site not in self._standings
+        return site in self.awaited and site not in self._snapshots
 
     @property
-    def standings(self) -> dict[int, Standing]:
+    def snapshots(self) -> dict[int, SiteSnapshot]:
         """The reports of the sites that have come back.
 
         A newcomer may have been admitted without having heard of it. If a member heard of the
@@ -58,21 +58,21 @@ class Returning:
         """
         admissions = [
             answer
-            for standing in self._standings.values()
-            for channel in standing.channels
+            for snapshot in self._snapshots.values()
+            for channel in snapshot.channels
             if channel.channel == 0
             for answer in map(decode, channel.answers)
             if isinstance(answer, Admitted)
         ]
         found = {}
-        for site, standing in self._standings.items():
-            if standing.is_new:
+        for site, snapshot in self._snapshots.items():
+            if snapshot.is_new:
                 told = [each for each in admissions if site in each.newcomers]
                 if not told:
                     continue
-                (first, *_) = standing.channels
+                (first, *_) = snapshot.channels
                 counts = {"asked": told[-1].exchanges, "gathered": told[-1].number}
                 channels = (structs.replace(first, **counts),)
-                standing = Standing(channels, True)
-            found[site] = standing
+                snapshot = SiteSnapshot(channels, True)
+            found[site] = snapshot
         return found

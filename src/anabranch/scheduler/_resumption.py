@@ -6,7 +6,7 @@ journal has the facts that sites do not know (`memory`). The sites know the stat
     journal ───────▶ members, stages, losses, plan, subgroups: restored at once
                      returning ◀─ Resume ───── each site connects again
                                ── Restarted ─▶
-                               ◀─ Standing ─── its calls, and the answers that others may lack
+                               ◀─ SiteSnapshot its calls, and the answers that others may lack
                      all have said so, or the absent ones are given up: the books are
                      restored and exchanges under way interrupted (`calls/_restoring`), a
                      plan is made, the journal is written, then members hear what follows
@@ -30,7 +30,7 @@ from collections.abc import Callable
 
 from anabranch.log import events
 from anabranch.net.deadline import after
-from anabranch.net.messages import Abort, AnyMessage, CutOff, Patience, Standing
+from anabranch.net.messages import Abort, AnyMessage, CutOff, Patience, SiteSnapshot
 from anabranch.net.session import Session
 from anabranch.scheduler._cut_links import CutLinks
 from anabranch.scheduler._planning import Planning
@@ -103,8 +103,8 @@ class Resumption:
 
     def hear(self, site: int, message: AnyMessage) -> None:
         """Take a message of a site that has come back, before all have."""
-        if isinstance(message, Standing):
-            self._run.channels.checks.standing(site, message)
+        if isinstance(message, SiteSnapshot):
+            self._run.channels.checks.snapshot(site, message)
         if self._returning.hear(site, message):
             self._go_on()
             return
@@ -130,14 +130,14 @@ class Resumption:
             return
         self._give_up_absent.cancel()
         run.returning = None
-        standings = self._returning.standings
-        absent = self._returning.awaited - standings.keys()
+        snapshots = self._returning.snapshots
+        absent = self._returning.awaited - snapshots.keys()
         members = run.losses.members(run.overlay.size)
         if len(members - absent) < 1:
             run.abort("the scheduler was restarted, and no site came back to it")
             return
         outcome = run.channels.restore(
-            {site: each for site, each in standings.items() if site in members},
+            {site: each for site, each in snapshots.items() if site in members},
             frozenset(range(run.overlay.size)) - members,
             self._memory.subgroups,
             self._memory.latest_exchange,

@@ -9,7 +9,7 @@ of it and when. One update goes this way::
     computes
     (pushes the update) ──────────────────────────────────────────▶ parts of the update
     ProceedRequest ──────────▶ asked
-                               came ◀────────────────────────────── Came
+                               came ◀────────────────────────────── UpdateReceived
                                complete: the pace is told
                                step: apply, discard ──── Advance ─▶ step of the model
     Proceed ◀──────────────────  permission for the next update

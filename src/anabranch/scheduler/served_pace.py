@@ -37,13 +37,13 @@ from anabranch.net.messages import (
     Abandon,
     Advance,
     Agreed,
-    Came,
     EpochChanged,
     PaceOver,
     Proceed,
     ProceedRequest,
     Reform,
     Reformed,
+    UpdateReceived,
 )
 from anabranch.pace import Update
 from anabranch.plan import Plan
@@ -195,7 +195,7 @@ class ServedPace:
             self._reforming.computed(site, seconds)
         self._act(decisions, now_s)
 
-    def came(self, site: int, message: Came) -> None:
+    def came(self, site: int, message: UpdateReceived) -> None:
         """Act on a server's message that it has its part of an update."""
         norm = message.squared_norm
         if norm is not None and not 0 <= norm < math.inf:

@@ -21,19 +21,18 @@ from anabranch.net.messages import (
     Agreed,
     AnyMessage,
     AskAhead,
-    Came,
+    CaughtUp,
     CutOff,
     ExchangeEnded,
     ExchangeRequest,
     Failed,
     Gather,
     Holding,
-    InStep,
     Join,
     Leave,
     LinkProbed,
     Measured,
-    ModelTold,
+    ModelDigest,
     ProceedRequest,
     Progress,
     Ready,
@@ -50,6 +49,7 @@ from anabranch.net.messages import (
     TimeReply,
     TimeRequest,
     Unfit,
+    UpdateReceived,
 )
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
 from anabranch.net.refusals import RefusalLimit
@@ -435,7 +435,7 @@ class Scheduler:
                     self._answered(self.channels.ask_ahead(site, message))
             case Unfit() if run.started_s is not None:
                 self._outcomes.follow(self.channels.refuse(site, message))
-            case ModelTold() if run.started_s is not None:
+            case ModelDigest() if run.started_s is not None:
                 self.channels.hear_model(site, message)
             case Holding():
                 self._outcomes.follow(self.channels.hold(site, message))
@@ -449,11 +449,11 @@ class Scheduler:
                 self._survivors.exclude_departed(message.channel)
                 if site in run.sessions:
                     self._outcomes.follow(self.channels.gather(site, message))
-            case InStep() if self._repairs is not None:
+            case CaughtUp() if self._repairs is not None:
                 self._admission.in_step(site, message)
             case ProceedRequest() if self._pace is not None:
                 self._pace.asked(site, message)
-            case Came() if self._pace is not None:
+            case UpdateReceived() if self._pace is not None:
                 self._pace.came(site, message)
             case Agreed() if self._pace is not None:
                 self._pace.agreed(site, message)

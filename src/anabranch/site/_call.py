@@ -201,7 +201,7 @@ class Call:
         self._next.set_exception(error)
         self._next.exception()  # it may never be waited for
 
-    def standing(self) -> OpenExchange | None:
+    def snapshot(self) -> OpenExchange | None:
         """Return its state for a restarted scheduler; None if it has ended."""
         if self._next.done() and (
             self._next.cancelled()

@@ -28,7 +28,7 @@ MOST_STRANDS = 16
 _PROBE_S = 3.0  # a neighbour that does not answer a probe in this time counts as unreachable
 
 
-class Called(Receiver, Protocol):
+class OfferedReceiver(Receiver, Protocol):
     """The receiver of a connection that this site makes and offers.
 
     Attributes:
@@ -59,7 +59,7 @@ class Connections:
         config: DataPlaneConfig,
         neighbourhood: Neighbourhood,
         answers: Callable[[int, int], Receiver],
-        offered: Callable[[int], Called],
+        offered: Callable[[int], OfferedReceiver],
         silent: Callable[[int, int, bool], None],
     ) -> None:
         self._network = network

@@ -19,7 +19,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.net.messages import Called, InStep, Signature
+from anabranch.net.messages import CallMade, CaughtUp, Signature
 
 _ELEMENT_BYTES = 4
 # The others' calls in which a newcomer must catch up: so many for each kept call, and so many more.
@@ -58,7 +58,7 @@ class Following:
     def __init__(self, most_bytes: float) -> None:
         self._most_bytes = most_bytes
         self._kept: deque[Kept] = deque()
-        self._called: dict[int, Called] = {}  # the others' calls not made here yet, by place
+        self._called: dict[int, CallMade] = {}  # the others' calls not made here yet, by place
         self._has_state = False
         self._had = 0  # calls kept when the program got the state
         self._turns = 0  # the others' calls since then
@@ -70,11 +70,11 @@ class Following:
         """The size of all kept results."""
         return sum(each.size_bytes for each in self._kept)
 
-    def called(self, message: Called) -> None:
+    def called(self, message: CallMade) -> None:
         """Note that another site has made a call."""
         self._called[message.place] = message
 
-    def next_call(self, calls_made: int) -> Called | None:
+    def next_call(self, calls_made: int) -> CallMade | None:
         """Return the next call to make in the program's place; None if there is none yet.
 
         Args:
@@ -121,7 +121,7 @@ class Following:
         """Note that the program makes a call that no other site is known to have made."""
         self._is_there |= self._has_state
 
-    def step(self) -> InStep | None:
+    def step(self) -> CaughtUp | None:
         """Return, once, a message for the others: this site is in step, or they must wait for it.
 
         They must wait, because a program slower than theirs would never catch up, and one that is
@@ -140,4 +140,4 @@ class Following:
         if self.is_in_step:
             return None
         self.is_in_step = True
-        return InStep(len(self._kept), why)
+        return CaughtUp(len(self._kept), why)

@@ -20,7 +20,7 @@ from typing import Any
 from anabranch import plan as plans
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import (
-    ChannelStanding,
+    ChannelSnapshot,
     ExchangeFailed,
     Gathered,
     GatherFailed,
@@ -178,7 +178,7 @@ class Channel:
             del self.interrupted[number]
         return [self.repairs.pop(number)[0] for number in self.repairs.keys() - granted]
 
-    def standing(self, channel: int, site: int) -> ChannelStanding:
+    def snapshot(self, channel: int, site: int) -> ChannelSnapshot:
         """Return the state of this channel, for a restarted scheduler.
 
         Args:
@@ -200,7 +200,7 @@ class Channel:
                 followers = grant.followers
             asked_for = number, asked.signature, asked.place
             exchanges.append(OpenExchange(*asked_for, *granted, generation, running, followers))
-        begun = [call.standing() for call in self.calls.values()]
+        begun = [call.snapshot() for call in self.calls.values()]
         exchanges += [each for each in begun if each is not None]
         gatherings = tuple(
             OpenGathering(number, each.place, each.value, each.admits, each.what)
@@ -208,7 +208,7 @@ class Channel:
         )
         answers = tuple(encode(message) for message in (*self.ended, *self.answers.values()))
         counts = self.plan.version, self.number, self.gathered
-        return ChannelStanding(channel, *counts, (*exchanges,), gatherings, answers)
+        return ChannelSnapshot(channel, *counts, (*exchanges,), gatherings, answers)
 
     # --- messages of the scheduler
 

@@ -27,8 +27,7 @@ from anabranch.net.messages import (
     Admitted,
     AnyMessage,
     AskAhead,
-    Awaited,
-    Called,
+    CallMade,
     Contribution,
     Dispatched,
     ExchangeEnded,
@@ -41,13 +40,14 @@ from anabranch.net.messages import (
     Grant,
     Interrupt,
     Model,
-    ModelTold,
+    ModelDigest,
     NoMoreRounds,
     Progress,
     Repair,
+    RequestAwaited,
     Settled,
     Signature,
-    Standing,
+    SiteSnapshot,
     Subgrouped,
     SubgroupRequest,
     Unfit,
@@ -272,7 +272,7 @@ class Collectives:
         if model is not None and not self.is_over(channel) and not self._scheduler.is_over:
             # Before the request, so that the comparison is complete with the last request.
             number = self._channels[channel].number + 1
-            self._scheduler.post(ModelTold(channel, number, model))
+            self._scheduler.post(ModelDigest(channel, number, model))
         number = self._ask_for_next(channel, terms, calls=calls)
         if unfit:
             self._refuse(channel, number, unfit)
@@ -554,7 +554,7 @@ class Collectives:
             following.keep(Kept(called.signature, self._made_instead(called)))
         self._tell_step()
 
-    def _made_instead(self, called: Called) -> asyncio.Future[Any]:
+    def _made_instead(self, called: CallMade) -> asyncio.Future[Any]:
         """Make a call in the program's place; return a future of its result."""
         if called.signature is None:
             state = self._channels[0]
@@ -647,10 +647,10 @@ class Collectives:
                 if self._exchanging is not None:
                     void(self._exchanging, repair)
         channels = sorted(self._channels.items())
-        standings = [state.standing(number, self._site) for number, state in channels]
+        snapshots = [state.snapshot(number, self._site) for number, state in channels]
         following = self._following if self._gets_state else None
         follows = following is not None and not following.is_in_step
-        self._scheduler.post(Standing((*standings,), self.is_new, follows))
+        self._scheduler.post(SiteSnapshot((*snapshots,), self.is_new, follows))
         for channel, state in channels:
             for number, asked in state.waiting.items():
                 if asked.unfit and not asked.granted.done():
@@ -668,7 +668,7 @@ class Collectives:
         match message:
             case Grant():
                 self._granted(message)
-            case Awaited():
+            case RequestAwaited():
                 state = self._channels.of(message.channel)
                 state.awaited = max(state.awaited, message.number)
             case Dispatched() if self._exchanging is not None:
@@ -705,7 +705,7 @@ class Collectives:
                 self._channels[message.channel].fail_to_gather(message, error)
             case Admitted():
                 self._admitted(message)
-            case Called():
+            case CallMade():
                 if self._following is not None:
                     self._following.called(message)
                     self._make_called()

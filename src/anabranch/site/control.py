@@ -45,8 +45,7 @@ from anabranch.net.messages import (
     Advance,
     AnyMessage,
     Auxiliary,
-    Awaited,
-    Called,
+    CallMade,
     Departed,
     Dispatched,
     EpochChanged,
@@ -57,7 +56,6 @@ from anabranch.net.messages import (
     Grant,
     Interrupt,
     Join,
-    Lagging,
     LinkCut,
     LinkProbe,
     Message,
@@ -70,11 +68,13 @@ from anabranch.net.messages import (
     Refusal,
     Rejoined,
     Repair,
+    RequestAwaited,
     Restarted,
     Resume,
     Resumed,
     Settled,
     Shutdown,
+    SiteAwaited,
     SiteGone,
     Stack,
     StackRequest,
@@ -387,8 +387,8 @@ class Control:
                 | Admitted()
                 | Advance()
                 | Auxiliary()
-                | Awaited()
-                | Called()
+                | RequestAwaited()
+                | CallMade()
                 | Dispatched()
                 | EpochChanged()
                 | ExchangeFailed()
@@ -410,7 +410,7 @@ class Control:
                 | TimeReply()
             ):
                 self._told(message)
-            case Lagging():
+            case SiteAwaited():
                 waited = f"has waited {message.seconds:.1f} s for {message.site} at {message.at}"
                 _log.warning("this site %s", visible(waited))
             case ModelsDiffer():

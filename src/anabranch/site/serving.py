@@ -19,9 +19,9 @@ the scheduler, which decides when a worker may proceed and what becomes part of 
 - ``abandon``: S gives up updates that are late. ``push`` then sends the request alone. Models that
   will never come (``_never``) are marked as here, so that the wait for them ends.
 
-**A server**: an update that has arrived is reported (``Came``). An ``Advance`` from S names the
-updates to apply, those to discard, and the workers that get the model. S decides the order, so all
-servers take the same steps.
+**A server**: an update that has arrived is reported (``UpdateReceived``). An ``Advance`` from S
+names the updates to apply, those to discard, and the workers that get the model. S decides the
+order, so all servers take the same steps.
 
 **Groups** of a forest each have a plan and a :class:`Served` part, named by the plan's version. A
 ``Reform`` replaces some: their parts are retired, and ``Reformed`` is sent once they are quiet.
@@ -64,7 +64,6 @@ from anabranch.net.messages import (
     Abandon,
     Advance,
     Agreed,
-    Came,
     ChunkMessage,
     EpochChanged,
     PaceOver,
@@ -72,6 +71,7 @@ from anabranch.net.messages import (
     ProceedRequest,
     Reform,
     Reformed,
+    UpdateReceived,
     Welcome,
 )
 from anabranch.plan import Plan, deal
@@ -267,7 +267,7 @@ class Serving:
             norm: float | None = None
             if self._asks_norm and self.partition is not None:
                 norm = self.partition.squared_norm((what.worker, what.update))
-            self._scheduler.post(Came(what.worker, what.update, epoch, norm))
+            self._scheduler.post(UpdateReceived(what.worker, what.update, epoch, norm))
         elif what.update in self._models_here:
             self._models_here[what.update].set()
         elif self._back is not None:

@@ -17,7 +17,7 @@ from anabranch.net.messages import (
     GatherFailed,
     Settled,
     Signature,
-    Standing,
+    SiteSnapshot,
     decode,
 )
 from anabranch.scheduler.calls._accounts import Name
@@ -105,13 +105,13 @@ class Checks:
         if not fits or site not in members:
             raise OutOfPlaceMessage(f"{self.name(site)} asks for a subgroup of sites {members}")
 
-    def standing(self, site: int, standing: Standing) -> None:
+    def snapshot(self, site: int, snapshot: SiteSnapshot) -> None:
         """Check a site's report about its calls after a restart.
 
         Raises:
             OutOfPlaceMessage: an impossible call, or a message that is no answer to a call.
         """
-        for channel in standing.channels:
+        for channel in snapshot.channels:
             counts: tuple[int, ...] = channel.asked, channel.gathered, channel.version
             for exchange in channel.exchanges:
                 self.exchange(site, exchange.signature)

@@ -5,7 +5,7 @@ Members admit newcomers by a gathering. The next exchange may hand the state of 
 
     member ──a transfer names it as receiver──▶ follows ──says that it is in step──▶ member
 
-A follower contributes nothing to the exchanges of all sites. It hears of each with `Called`, so
+A follower contributes nothing to the exchanges of all sites. It hears of each with `CallMade`, so
 that its program can make the same calls later and catch up.
 
 The first request for an exchange fixes its followers, also where the exchange waits for room and
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from anabranch.net.messages import Called, ChannelStanding, Signature
+from anabranch.net.messages import CallMade, ChannelSnapshot, Signature
 from anabranch.scheduler._exchanges import ExchangeBook
 
 
@@ -68,7 +68,7 @@ class Following:
         """Restore the numbers of the transfers from before a restart."""
         self._transfers = [*transfers]
 
-    def asked(self, site: int, number: int, signature: Signature) -> list[tuple[int, Called]]:
+    def asked(self, site: int, number: int, signature: Signature) -> list[tuple[int, CallMade]]:
         """Fix the followers of an exchange at its first request; return the messages to them."""
         if signature.receivers and self._begins_with_transfer:
             self._begins_with_transfer = False
@@ -81,7 +81,7 @@ class Following:
 
     def called(
         self, site: int, number: int, signature: Signature | None
-    ) -> list[tuple[int, Called]]:
+    ) -> list[tuple[int, CallMade]]:
         """Return the messages that tell followers of a call.
 
         Args:
@@ -89,7 +89,7 @@ class Following:
             number: of the exchange, or of the gathering that admits newcomers.
             signature: of the exchange; None for a gathering.
         """
-        called = Called(number, self._book.order.made(site), signature)
+        called = CallMade(number, self._book.order.made(site), signature)
         source = None if signature is None else signature.source
         return [(each, called) for each in sorted(self.sites - {site, source})]
 
@@ -98,8 +98,8 @@ class Following:
         return self._of.pop(number, frozenset())
 
     def restore(
-        self, said: Mapping[int, ChannelStanding], follow: Collection[int]
-    ) -> list[tuple[int, Called]]:
+        self, said: Mapping[int, ChannelSnapshot], follow: Collection[int]
+    ) -> list[tuple[int, CallMade]]:
         """Restore the followers after a restart; return the messages that tell them of calls again.
 
         Args:
@@ -107,7 +107,7 @@ class Following:
             follow: the members that report that they follow.
         """
         self.sites = {*follow}
-        made: dict[int, Called] = {}  # by place
+        made: dict[int, CallMade] = {}  # by place
         for each in said.values():
             for exchange in each.exchanges:
                 if exchange.exchange or exchange.signature.receivers:
@@ -116,12 +116,12 @@ class Following:
                 before = self._of.get(exchange.number, frozenset())
                 self._of[exchange.number] = before | follows
             made |= {
-                one.place: Called(one.number, one.place, one.signature)
+                one.place: CallMade(one.number, one.place, one.signature)
                 for one in each.exchanges
                 if not one.signature.receivers
             }
             made |= {
-                one.place: Called(one.number, one.place, None)
+                one.place: CallMade(one.number, one.place, None)
                 for one in each.gatherings
                 if one.admits and one.number
             }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from anabranch.net.errors import OutOfPlaceMessage
-from anabranch.net.messages import ChannelStanding
+from anabranch.net.messages import ChannelSnapshot
 from anabranch.scheduler.calls._answer import Abandoned, AllGathered
 
 
@@ -100,15 +100,15 @@ class Gatherings:
         self._members = members
 
     def restore(
-        self, standings: Mapping[int, ChannelStanding], ended: Collection[int]
+        self, snapshots: Mapping[int, ChannelSnapshot], ended: Collection[int]
     ) -> list[AllGathered]:
         """Restore the gatherings from members' reports; return those that all have joined.
 
         Args:
-            standings: each member's report; see the book's ``restore`` on silent members.
+            snapshots: each member's report; see the book's ``restore`` on silent members.
             ended: gatherings that have ended at some member, and so end at all.
         """
-        for site, each in standings.items():
+        for site, each in snapshots.items():
             self._latest[site] = each.gathered
             lacking = (gathering.number for gathering in each.gatherings if gathering.number)
             self._heard[site] = min(lacking, default=each.gathered + 1) - 1
@@ -117,8 +117,8 @@ class Gatherings:
                     self._values.setdefault(gathering.number, {})[site] = gathering.value
                     if gathering.admits:
                         self._admissions.add(gathering.number)
-        silent = {*self._members} - standings.keys()
-        least = min((self._heard[site] for site in standings), default=0)
+        silent = {*self._members} - snapshots.keys()
+        least = min((self._heard[site] for site in snapshots), default=0)
         for counts in (self._latest, self._heard):
             counts |= dict.fromkeys(silent, least)
         joined = [each for each, said in self._values.items() if said.keys() >= {*self._members}]

@@ -19,7 +19,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from anabranch.net.messages import ChannelStanding
+from anabranch.net.messages import ChannelSnapshot
 from anabranch.scheduler.calls._answer import Call, Kind, MixedKinds
 
 
@@ -138,24 +138,24 @@ class Order:
         """Add members, as if they had made all calls so far."""
         self._made |= dict.fromkeys(sites, self.latest)
 
-    def restore(self, standings: Mapping[int, ChannelStanding]) -> tuple[MixedKinds, ...]:
+    def restore(self, snapshots: Mapping[int, ChannelSnapshot]) -> tuple[MixedKinds, ...]:
         """Restore the calls that members report.
 
         Args:
-            standings: each member's report; see the book's ``restore`` on silent members.
+            snapshots: each member's report; see the book's ``restore`` on silent members.
 
         Returns:
             The first calls of two kinds in one place, if there are any.
         """
-        made = {site: each.asked + each.gathered for site, each in standings.items()}
+        made = {site: each.asked + each.gathered for site, each in snapshots.items()}
         ended = [*made.values()]
-        for each in standings.values():
+        for each in snapshots.values():
             ended += [said.place - 1 for said in each.exchanges]
             ended += [said.place - 1 for said in each.gatherings if said.number]
         self._made |= dict.fromkeys(self._made, min(ended, default=0))
         self._made |= made
         mixed = None
-        for site, each in standings.items():
+        for site, each in snapshots.items():
             for said in each.exchanges:
                 before = said.number - 1, said.place - said.number
                 call = Call(site, Kind.EXCHANGE, said.signature)

@@ -18,13 +18,13 @@ from collections.abc import Collection, Mapping
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import (
     Admitted,
-    ChannelStanding,
+    ChannelSnapshot,
     Contribution,
     ExchangeFailed,
     Gathered,
     GatherFailed,
     Settled,
-    Standing,
+    SiteSnapshot,
     decode,
 )
 from anabranch.scheduler.calls._answer import Answer
@@ -60,28 +60,28 @@ class Restoring:
 
     def restore(
         self,
-        standings: Mapping[int, Standing],
+        snapshots: Mapping[int, SiteSnapshot],
         contributions: Mapping[tuple[int, int], Collection[Contribution]],
     ) -> Outcome:
         """Restore all calls from the sites' reports.
 
         Args:
-            standings: each member's report; the caller declares the silent ones lost next.
+            snapshots: each member's report; the caller declares the silent ones lost next.
             contributions: of exchanges that had been interrupted before the restart.
         """
         outcome = Outcome()
         for channel, book in enumerate(self._books):
             said = {
                 site: each
-                for site, standing in standings.items()
-                for each in standing.channels
+                for site, snapshot in snapshots.items()
+                for each in snapshot.channels
                 if each.channel == channel and site in book.members
             }
-            unaware = {*standings}.intersection(book.members) - said.keys()
+            unaware = {*snapshots}.intersection(book.members) - said.keys()
             answers = self._restore_book(channel, said, unaware, outcome)
             self._take_up(channel, said, contributions, outcome)
             if not channel:
-                follow = [site for site in said if standings[site].follows]
+                follow = [site for site in said if snapshots[site].follows]
                 outcome.say += self._following.restore(said, follow)
             self._answering.answer(channel, (*answers, *book.grant()), outcome)
         return outcome
@@ -89,7 +89,7 @@ class Restoring:
     def _restore_book(
         self,
         channel: int,
-        said: Mapping[int, ChannelStanding],
+        said: Mapping[int, ChannelSnapshot],
         unaware: Collection[int],
         outcome: Outcome,
     ) -> tuple[Answer, ...]:
@@ -98,8 +98,8 @@ class Restoring:
         failed: dict[int, str] = {}
         settled: dict[int, Settled] = {}
         gathered: dict[int, Gathered | GatherFailed | Admitted] = {}
-        for standing in said.values():
-            for encoded in standing.answers:
+        for snapshot in said.values():
+            for encoded in snapshot.answers:
                 match answer := decode(encoded):
                     case ExchangeFailed():
                         failed[answer.number] = answer.reason
@@ -109,13 +109,13 @@ class Restoring:
                         gathered[answer.number] = answer
                     case _:
                         raise OutOfPlaceMessage(f"a {type(answer).__name__} as an answer")
-        for site, standing in said.items():
-            for exchange in standing.exchanges:
+        for site, snapshot in said.items():
+            for exchange in snapshot.exchanges:
                 if exchange.number in settled:
                     outcome.say.append((site, settled[exchange.number]))
                 elif exchange.number not in failed and not book.end.holds(exchange.number):
                     outcome.say.append((site, self._books.refusal(channel, exchange.number)))
-            for gathering in standing.gatherings:
+            for gathering in snapshot.gatherings:
                 for answer in gathered.values():
                     is_admitted = isinstance(answer, Admitted) and site in answer.newcomers
                     if answer.number == gathering.number or (not gathering.number and is_admitted):
@@ -125,7 +125,7 @@ class Restoring:
     def _take_up(
         self,
         channel: int,
-        said: Mapping[int, ChannelStanding],
+        said: Mapping[int, ChannelSnapshot],
         contributions: Mapping[tuple[int, int], Collection[Contribution]],
         outcome: Outcome,
     ) -> None:
