@@ -1,7 +1,7 @@
 """Plans: where an aggregate travels. Pure: an overlay in, a plan out.
 
-A planner is a value that plans (:class:`Planner`). Those that there are stand in one list,
-:data:`AnyPlanner`, by which scenario files, the command line and tests know them.
+A planner is a frozen value with a method that makes a plan (:class:`Planner`). One list,
+:data:`AnyPlanner`, names all planners for scenario files, the command line and tests.
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING

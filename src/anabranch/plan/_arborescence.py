@@ -1,7 +1,7 @@
-"""Cheap ways: for every site a parent, so that all reach one root, at little price and depth.
+"""Cheap ways: a parent for every site, so that all reach one root, at low price and depth.
 
-A way is an array of parents, the root its own. Prices and hop times are matrices from parent to
-child, shape (n, n); a way up is found on the transposed ones.
+A way is an array of parents; the root is its own parent. Prices and hop times are matrices from
+parent to child, shape (n, n). A way up is found on the transposed matrices.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import numpy.typing as npt
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.intp]
 
-_LOOKS = 8  # for lighter parents; nearly all ways are at rest after three
+_LOOKS = 8  # searches for lighter parents; nearly all ways stop changing after three
 
 
 def cheapest_way(price: _Floats, root: int) -> _Ints:
     """Return the way of least total price: an arborescence out of the root, by Edmonds' algorithm.
 
-    From a site we walk to its cheapest source, on to that one's, and so on, until we come to a site
-    that is known to reach the root. Where the walk closes a ring, the ring becomes one *group*: a
-    source of the group must replace the source of the member it enters, so it costs its own price
-    less that one's. In the end the groups are opened, outermost first: the source of a group is
-    that of one member, and the other members keep theirs (Gabow, Galil, Spencer and Tarjan,
-    Combinatorica 1986, on a matrix).
+    A walk goes from a site to its cheapest source, then to that source's cheapest source, and so
+    on, until it meets a site that is known to reach the root. Where the walk closes a ring, the
+    ring becomes one *group*. A source of the group replaces the source of the member it enters, so
+    it costs its own price less the replaced price. In the end the groups are opened, outermost
+    first: the group's source becomes the source of one member, and the other members keep theirs
+    (Gabow, Galil, Spencer and Tarjan, Combinatorica 1986, on a matrix).
 
     Args:
         price: >= 0 from row to column; infinite where there is no link.
         root: reaches every site over finite prices.
 
     Returns:
-        Each site's parent, shape (n,). Of equally cheap sources, the lowest.
+        Each site's parent, shape (n,). Of equally cheap sources, the one of lowest index.
     """
     groups = _contracted(price, root)
     return _opened(root, groups)
@@ -41,8 +41,8 @@ def cheapest_way(price: _Floats, root: int) -> _Ints:
 def least_totals(price: _Floats) -> _Floats:
     """Return the total price of the cheapest way of each root, shape (n,).
 
-    Groups are made until one has all sites, whichever the root. What each group pays to be entered
-    are dual values: a root's cheapest way costs what all groups pay that the root is not in.
+    Groups form, for no particular root, until one holds all sites. The prices that groups pay to be
+    entered are dual values: a root's cheapest way costs the sum of what the groups without it pay.
 
     Args:
         price: as for :func:`cheapest_way`; any site reaches any other over finite prices.
@@ -54,9 +54,9 @@ def least_totals(price: _Floats) -> _Floats:
     n = len(price)
     groups = _contracted(price, None)
     paid = np.array(groups.paid)
-    within = np.zeros(len(paid))  # what a group and all those around it pay
+    within = np.zeros(len(paid))  # what a group and all groups that hold it pay
     if n > 1:
-        paid[-1] = 0.0  # the group of all is entered from nowhere
+        paid[-1] = 0.0  # the group of all sites has no source
     for group in reversed(range(len(paid))):
         within[group] += paid[group]
         within[groups.rings[group]] += within[group]
@@ -66,13 +66,13 @@ def least_totals(price: _Floats) -> _Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Sites, and then the groups made of them, in order.
+    """All sites, then the groups in the order in which they formed: one entry each.
 
     Args:
-        source: the site that each is entered from at the least price.
+        source: the site that enters it at the least price.
         paid: that price.
-        rings: the parts of each; a site has none.
-        entered: of each, which of its parts is entered, coming from each site.
+        rings: its parts; a site has none.
+        entered: the place of the part that each site would enter.
     """
 
     source: list[int]
@@ -82,19 +82,19 @@ class _Groups:
 
 
 def _contracted(price: _Floats, root: int | None) -> _Groups:
-    """Return the groups that form until all sites are reached, or for None until one has all."""
+    """Return the groups that form until all sites reach the root, or for None until one has all."""
     n = len(price)
     sites = np.arange(n)
     table = price.T.copy()
     table[sites, sites] = np.inf
-    # Of each site, then of each group as it is made:
+    # One entry for each site, then one for each group as it forms:
     into = list(table)  # the price of entering it from each site
     source: list[int] = table.argmin(axis=1).tolist()
     paid: list[float] = table[sites, source].tolist()
     members: list[list[int]] = [[site] for site in range(n)]
-    rings: list[list[int]] = [[] for _ in range(n)]  # the parts of each
-    entered: list[_Ints] = [sites[:0]] * n  # which of them, coming from each site
-    group_of = list(range(n))  # the outermost one of each site
+    rings: list[list[int]] = [[] for _ in range(n)]  # the parts
+    entered: list[_Ints] = [sites[:0]] * n  # the part that each site would enter
+    group_of = list(range(n))  # of each site, the outermost group
     settled, walked = [False] * n, [False] * n
     if root is not None:
         settled[root] = True
@@ -151,12 +151,11 @@ def _opened(root: int, groups: _Groups) -> _Ints:
 
 
 def lighten(way: _Ints, price: _Floats, hop_s: _Floats, root: int, weight: float) -> _Ints:
-    """Return a way whose sites give up some price to be nearer to the root.
+    """Return a way whose sites pay more to be nearer to the root.
 
-    Each site looks for the parent of the least ``price + weight * seconds from the root`` among the
-    sites that are nearer to the root than itself, so no circle can close; then distances are
-    measured again. What a site pays for its own distance is a guess at what the farthest one will
-    gain by it.
+    Each site takes the parent of the least ``price + weight * seconds from the root`` among the
+    sites that are nearer to the root, so that no circle can close. Then distances are measured
+    again. The price of a site's own distance is a guess: only the farthest site's distance counts.
 
     Args:
         way: where to begin.

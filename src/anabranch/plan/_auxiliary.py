@@ -1,15 +1,15 @@
-"""Auxiliary paths: what else may carry a chunk between tree neighbours (NetStorm, Section VI).
+"""Auxiliary paths: further paths for chunks between tree neighbours (NetStorm, Section VI).
 
-A plan's trees leave links idle, and what flows over no link measures none. So a site may send some
-chunks to a tree neighbour by a path other than the primary one; relays on it forward and never add
-up. Two searches for such paths:
+A plan's trees leave some links idle, and sites cannot measure an idle link. So a site may send some
+chunks to a tree neighbour by a path other than the primary one. The relays on it forward and never
+add up. There are two searches for such paths:
 
-- `algorithm_3` is the paper's. It removes from the graph what *any* pair's fastest path uses,
-  finds all fastest paths in what is left, and so on. The links it spends are spent for all.
-- `disjoint_paths` looks at each pair alone: what another pair uses is not spent. Its paths may
-  therefore share links with other trees' primary paths, where chunks would wait for each other.
+- `algorithm_3` is the paper's. It removes the links of *any* pair's fastest path from the graph,
+  finds all fastest paths among the links that are left, and so on. It spends a link for all pairs.
+- `disjoint_paths` looks at each pair alone: a link that another pair uses stays. So its paths may
+  share links with other trees' primary paths, where chunks would wait for each other.
 
-Both take links one by one in the direction that data flows, with the transfer delay 1 / goodput.
+Both treat links as directed, in the direction that data flows, with transfer delay 1 / goodput.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Auxiliary(Table, frozen=True, kw_only=True):
     """Further paths between tree neighbours, over links that the trees leave idle.
 
     Args:
-        search: ``disjoint`` finds them for each pair on its own; ``algorithm-3`` is the paper's.
+        search: ``disjoint`` finds them for each pair alone; ``algorithm-3`` is the paper's.
         primary_busy_bound: chunks at which a primary path counts as busy (PRIMARY_BUSY_BOUND).
         auxiliary_queue_length: chunks that an auxiliary path takes (AUXILIARY_QUEUE_LENGTH).
-        when_full: what a chunk does while every path of its pair is full: it may ``wait`` for the
-            first that has room, or take the ``primary`` path all the same, as in the paper (VI-A).
+        when_full: what a chunk does while every path of its pair is full. It may ``wait`` for the
+            first path with room, or take the ``primary`` path anyway, as in the paper (VI-A).
     """
 
     search: Literal["disjoint", "algorithm-3"] = "disjoint"
@@ -63,9 +63,9 @@ class Auxiliary(Table, frozen=True, kw_only=True):
 
 
 def with_auxiliary(plan: Plan, overlay: Overlay, search: PathSearch) -> Plan:
-    """Return a plan with the auxiliary paths that a search finds, in place of its own.
+    """Return a plan with its auxiliary paths replaced by those that a search finds.
 
-    Where it has groups these have them, each its own.
+    Where the plan has groups, each group's plan gets paths and the plan itself none.
 
     Raises:
         PlanError: a path that a plan cannot have, see :class:`Plan`.
@@ -79,23 +79,23 @@ def with_auxiliary(plan: Plan, overlay: Overlay, search: PathSearch) -> Plan:
 def algorithm_3(overlay: Overlay, plan: Plan) -> _Paths:
     """Find auxiliary paths as the paper does, for all pairs of sites together.
 
-    Each turn finds the fastest path of every pair that can still reach each other, and then removes
-    all links on any of them. The listing has the removal inside its loop over pairs, but looks the
-    paths up in a set found before that loop, so both come to the same, and the text's formula takes
-    all links out at once too. (Were a pair denied the links that pairs before it took in the same
-    turn, each link could serve one pair only: most pairs of a sparse overlay would lack even a
-    primary path.) Every turn spends a link, so the turns end when no link is left.
+    Each turn finds the fastest path of every pair that is still connected, and then removes all
+    links of these paths. The paper's listing removes links inside its loop over pairs, but takes
+    the paths from a set found before that loop, so the result is the same. The formula in the text
+    removes all links at once too. (If a pair could not use the links that earlier pairs took in the
+    same turn, each link would serve one pair only. Most pairs of a sparse overlay would then lack
+    even a primary path.) Every turn spends a link, so the turns end when no link is left.
 
     Args:
         overlay: n sites; traced links count at their rate of time 0.
-        plan: for which pairs, its tree neighbours, and for their primary paths. Where those are
-            not the fastest ones, as in plans other than :func:`fapt`'s, a pair's first path is
+        plan: its tree neighbours are the pairs, and have primary paths. Where a primary path is
+            not the fastest, as in plans other than :func:`fapt`'s, the pair's first path is
             auxiliary too.
 
     Returns:
-        ``{(source, target): paths}`` as :class:`Plan` takes them, in order of the pairs: a pair's
-        paths fastest first, without common links and without a link of its primary path. Pairs
-        without any are left out.
+        ``{(source, target): paths}`` as :class:`Plan` takes them, in order of the pairs. A pair's
+        paths are fastest first, and have no link in common, nor with the primary path. Pairs
+        without such a path are left out.
 
     Raises:
         PlanError: the plan does not fit the overlay.
@@ -144,19 +144,19 @@ def _walk_back(before: npt.NDArray[np.int32], source: int, target: int) -> tuple
 def disjoint_paths(
     overlay: Overlay, plan: Plan, *, most: int = 3, slowest: float = math.inf
 ) -> _Paths:
-    """Find auxiliary paths for each pair of tree neighbours on its own.
+    """Find auxiliary paths for each pair of tree neighbours alone.
 
-    Take the primary path's links out of the overlay, find the fastest path in what is left, take
-    its links out too, and so on: the same greedy rule as :func:`algorithm_3`, for one pair at a
+    Remove the primary path's links from the overlay, find the fastest path among the links that are
+    left, remove its links too, and so on: the greedy rule of :func:`algorithm_3`, for one pair at a
     time. Equal delays: fewer hops first, then the path that comes first in order of site indices.
 
     Args:
         overlay: n sites; traced links count at their rate of time 0.
-        plan: for which pairs, its tree neighbours, and for their primary paths.
-        most: paths to find for one pair, >= 1.
-        slowest: leaves out paths of more than so many times the primary's delay. A sender knows
-            how many chunks wait, and not how long a path takes; a chunk that takes a path a
-            hundred times slower makes the whole round wait for it.
+        plan: its tree neighbours are the pairs, and have primary paths.
+        most: the most paths for one pair, >= 1.
+        slowest: the most times the primary's delay that a path may have. A sender knows how many
+            chunks wait, and not how long a path takes; a chunk on a path a hundred times slower
+            holds up the whole round.
 
     Returns:
         Paths as of :func:`algorithm_3`.
@@ -179,7 +179,7 @@ def disjoint_paths(
         paths: list[tuple[int, ...]] = []
         while len(paths) < most and (path := _fastest(delays, source, target, spent)):
             if sum(delay_s_per_bit[hop] for hop in pairwise(path)) > longest:
-                break  # and all further ones are slower
+                break  # all further paths are slower
             paths.append(path)
             spent.update(pairwise(path))
         if paths:
@@ -200,8 +200,8 @@ def _fastest(
 ) -> tuple[int, ...] | None:
     """Return the fastest path that avoids the spent links, or None where none is left.
 
-    Dijkstra's search over keys (delay, hops, path); a link that leads further than the best known
-    way to the target is not followed, nor are the slower ones after it.
+    Dijkstra's search over keys (delay, hops, path). It follows no link that leads further than the
+    best known way to the target, nor the slower links after it.
     """
     settled: set[int] = set()
     bound = float("inf")  # no path slower than this one can be the fastest

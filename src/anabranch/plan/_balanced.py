@@ -1,4 +1,4 @@
-"""The balanced k-way tree, laid over the sites whatever their links (MLNET, BKT in the paper)."""
+"""The balanced k-way tree, in order of site index, whatever the links (MLNET; BKT in the paper)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _Edge = tuple[int, int]
 
 
 class Balanced(Table, frozen=True, kw_only=True, tag_field="kind", tag="balanced"):
-    """A balanced tree, laid over the sites whatever their links.
+    """A balanced tree in order of site index, whatever the links.
 
     Args:
         root: a site's name; None for the best.
-        arity: the most children of a site.
+        arity: the most children that a site has.
     """
 
     root: str | None = None
@@ -54,7 +54,7 @@ def balanced(
     Args:
         overlay: n sites. Its links do not shape the tree; an edge without one gets a relay route.
         root: a site index; None for the root of the highest steady rate, ties to the lowest
-            index: a baseline at its best, for which the root can matter more than the planner.
+            index. The root can matter more than the planner, and a baseline should be at its best.
         arity: the most children a site has, >= 1; 1 makes a chain.
         version: the plan's.
 
@@ -65,7 +65,7 @@ def balanced(
         raise PlanError(f"a balanced tree of arity {arity} has no children; give 1 or more")
     roots = range(overlay.size) if root is None else [check_site(overlay, root, "root")]
     ups = {at: _edges(overlay.size, at, arity) for at in roots}
-    every_up = {edge for edges in ups.values() for edge in edges}  # roots have most in common
+    every_up = {edge for edges in ups.values() for edge in edges}  # roots share most edges
     routes = relay_routes(overlay, every_up)
     routes |= relay_routes(overlay, {(parent, site) for site, parent in every_up})
     best = _best(overlay, ups, routes) if root is None else root
@@ -78,7 +78,7 @@ def _best(
     """Return the root whose tree has the highest steady rate."""
     links = [(link.source, link.target) for link in overlay]
     number = {ends: place for place, ends in enumerate(links)}
-    crossed: dict[_Edge, list[int]] = {}  # by an edge up and down; roots have most edges in common
+    crossed: dict[_Edge, list[int]] = {}  # the links of an edge up and down; roots share most edges
 
     def rate_bps(root: int) -> float:
         for site, parent in ups[root]:

@@ -1,4 +1,4 @@
-"""What a site's processor carries, as a port, which plans and predictions respect."""
+"""The rate that a site's processor can move, as a port, which plans and predictions respect."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from anabranch.overlay import Overlay
 CORE_BPS = 20e9
 """Payload that a site can receive, add up and send on at once, each way, bit/s.
 
-One thread of a site moves its data, so this is what one core carries, however many the site has:
+One thread of a site moves its data, so this is the rate of one core, however many the site has.
 ``benchmarks/lane.py`` measured 0.20 s of a core to receive and add up a gigabyte, and 0.19 s to
-send one. In trees a site sends as much as it receives. Under TLS a core carries about half; the
-more is taken, so that no site is held to less than it can do.
+send one. In trees a site sends as much as it receives. Under TLS a core moves about half. The
+rate here is the one without TLS, so that no plan holds a site below what it can do.
 """
 
 
 def within_cores(overlay: Overlay) -> Overlay:
-    """Return an overlay whose sites take in and send out no more than a core carries.
+    """Return an overlay whose sites receive and send no more than a core moves.
 
-    Ports that links cannot fill change no plan: see :mod:`anabranch.plan._packed`.
+    A port that the site's links cannot fill changes no plan: see :mod:`anabranch.plan._packed`.
     """
     return replace(
         overlay,

@@ -1,16 +1,15 @@
 """The paper's delay of a tree: the slowest path sum (NetStorm, eq. 1-3 and Theorem 1).
 
-A site sends its sum on when the last of its children's sums has come, so a subtree takes
+A site sends its sum when the last of its children's sums has come, so a subtree takes
 
     w(T_v) = max over children c of ( w(T_c) + w_trans(c, v) ),
 
-which unrolls to the largest sum of transfer delays along any path from a leaf: the waiting
-("blockage") of eq. 1 is in the maximum. ``w_trans`` is 1 / goodput, seconds per bit, and is taken
-in the direction that the data really flows: child to parent on the way up, parent to child on the
-way down. An edge that runs over relays costs the sum of its hops, since relays store and forward.
+which unrolls to the largest sum of transfer delays along any path from a leaf. The maximum contains
+the waiting ("blockage") of eq. 1. ``w_trans`` is 1 / goodput, seconds per bit, in the direction
+that the data flows: child to parent on the way up, parent to child on the way down. An edge over
+relays costs the sum of its hops, since relays store and forward.
 
-Delays per bit describe a buffer sent whole. What chunks change is told in
-:mod:`anabranch.plan._predict`.
+Delays per bit describe a buffer sent whole. :mod:`anabranch.plan._predict` describes chunks.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from anabranch.plan._model import NO_PARENT, Plan, Tree, link_of
 
 
 def up_delays_s_per_bit(plan: Plan, tree: Tree, overlay: Overlay) -> tuple[float, ...]:
-    """Return, for each site, how long its subtree takes to gather its sum there.
+    """Return, for each site, how long its subtree takes to gather the sum at the site.
 
     Args:
         plan: for the relay routes.
@@ -31,7 +30,7 @@ def up_delays_s_per_bit(plan: Plan, tree: Tree, overlay: Overlay) -> tuple[float
         overlay: for the goodputs.
 
     Returns:
-        Seconds per bit, one for each site; 0 at a leaf, the tree's whole delay up at the root.
+        Seconds per bit, one for each site: 0 at a leaf, the whole tree's delay at the root.
 
     Raises:
         PlanError: an edge or a route uses a link that the overlay lacks.
@@ -42,7 +41,7 @@ def up_delays_s_per_bit(plan: Plan, tree: Tree, overlay: Overlay) -> tuple[float
 
 
 def down_delays_s_per_bit(plan: Plan, tree: Tree, overlay: Overlay) -> tuple[float, ...]:
-    """Return, for each site, how long a result there takes to reach all of its subtree.
+    """Return, for each site, how long a result takes from the site to all of its subtree.
 
     Arguments, result and errors are those of :func:`up_delays_s_per_bit`.
     """
@@ -80,9 +79,9 @@ def subtree_delays(
 
 
 def root_first(tree: Tree, parents: Sequence[int]) -> list[int]:
-    """Return all sites, every parent ahead of its children."""
+    """Return the sites of a tree, every parent ahead of its children."""
     children = tree.children(parents)
     order = [tree.root]
-    for site in order:  # grows as it is walked
+    for site in order:  # the loop extends it
         order.extend(children[site])
     return order

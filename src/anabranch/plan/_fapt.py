@@ -30,8 +30,8 @@ class Fapt(Table, frozen=True, kw_only=True, tag_field="kind", tag="fapt"):
 
     Args:
         roots: how many of the best, or the names of the sites; None for every site.
-        shares: how the buffer is dealt to the roots where trees are planned again: by their quality
-            in the ``newest`` plan, or for good by that in the ``first`` one. The paper computes it
+        shares: how replanning shares the buffer among the roots: by their quality in the ``newest``
+            plan, or always by their quality in the ``first`` plan. The paper computes quality
             while it chooses the roots, which it does once (Algorithm 1, lines 1 to 5).
     """
 
@@ -50,7 +50,7 @@ class Fapt(Table, frozen=True, kw_only=True, tag_field="kind", tag="fapt"):
         chunk_elements: int = CHUNK_ELEMENTS,
     ) -> Plan:
         """See :class:`anabranch.plan.Planner`."""
-        # Trees have one root where that of one of them has left, and is passed over.
+        # Two trees share a root where one's root left and the other's took its place.
         share: dict[int, float] = {}
         for tree in () if previous is None else previous.trees:
             share[tree.root] = share.get(tree.root, 0.0) + tree.share
@@ -77,7 +77,7 @@ class FastestPaths:
         up_parent: shape (n, n); row r holds the tree of fastest paths to root r.
         down_parent: shape (n, n); row r holds the tree of fastest paths from root r.
         quality_bps: shape (n,), 1 / (slowest path to the root + slowest path from it), bit/s;
-            infinite on a single site.
+            infinite in an overlay of one site.
     """
 
     up_parent: npt.NDArray[np.int32]
@@ -113,8 +113,8 @@ def fapt(overlay: Overlay, *, roots: int | Sequence[int] = 1, version: int = 1) 
     Args:
         overlay: n sites; traced links count at their rate of time 0, see :meth:`Overlay.at`.
         roots: how many roots to choose, by highest quality, ties to the lowest index; or the
-            roots themselves, which then stay: the paper chooses them in the first round only,
-            because a new root would need its part of the model moved to it.
+            roots themselves. The paper chooses them in the first round only, because a new root
+            would need its part of the model moved to it.
         version: the plan's.
 
     Returns:

@@ -1,11 +1,11 @@
-"""A plan as text: what the scheduler sends to sites, and what a user may keep in a file.
+"""A plan as JSON text: the scheduler sends it to sites, and a user may keep it in a file.
 
 {"version": 3, "label": "star at A", "routes": [[2, 1, 0], [0, 1, 2]],
  "trees": [{"root": 0, "share": 1.0, "up": [-1, 0, 0], "down": [-1, 0, 0]}],
  "auxiliary": [[1, 2, 0]]}
 
-Auxiliary paths stand fastest first for each pair; a plan without any leaves the key out, as one
-without groups does: "groups": [{"workers": [1, 2], "plan": {...}}].
+Each pair's auxiliary paths stand fastest first. A plan without such paths has no key "auxiliary". A
+plan with groups has the key "groups": [{"workers": [1, 2], "plan": {...}}].
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from anabranch.plan._planner import CHUNK_ELEMENTS
 
 
 class FromFile(Table, frozen=True, kw_only=True, tag_field="kind", tag="file"):
-    """A plan of your own.
+    """A plan from a file.
 
     Args:
-        path: of the plan as JSON, as ``anabranch plan --save`` writes it, from the scenario's
-            folder. It is read for the first plan of a run only; later ones are the same.
+        path: a JSON file, as ``anabranch plan --save`` writes it, relative to the scenario's
+            folder. It is read for the first plan of a run only; later plans are the same.
     """
 
     path: str
@@ -103,11 +103,11 @@ def _file_of(plan: Plan) -> _PlanFile:
 
 
 def loads(text: str | bytes) -> Plan:
-    """Return the plan that a JSON text holds; equal texts may give one object, which is frozen.
+    """Return the plan of a JSON text; equal texts may give the same frozen object.
 
     Raises:
         PlanError: the text is not JSON, lacks a key, has an unknown one or a value of the wrong
-            type (the message gives its place), or what it describes is no plan.
+            type (the message gives its place), or describes no valid plan.
     """
     return _read(text)
 

@@ -1,13 +1,13 @@
 """A forest of aggregation trees: every site that trains is in one tree (HAAF, section 3.4).
 
-Trees synchronise within themselves, each at its own pace, and the server takes what each sends when
-it comes. A forest is judged by eq. 14,
+Each tree synchronises its own sites, at its own pace, and the server applies each tree's sum when
+it arrives. The objective of a forest is eq. 14,
 
     lambda_1 * sum of l_k + lambda_2 * Std(d_k),
 
-with the latency and period of each tree (:mod:`anabranch.plan._forest_cycle`) and the standard
-deviation of the trees at hand (divided by their number), 0 for a single tree. A search chooses the
-groups; each group's tree follows by Algorithms 1 and 2 (:mod:`anabranch.plan._forest_groups`).
+with the latency l_k and period d_k of each tree (:mod:`anabranch.plan._forest_cycle`). Std is the
+population standard deviation, 0 for a single tree. A search chooses the groups; Algorithms 1 and 2
+give each group's tree (:mod:`anabranch.plan._forest_groups`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class AggregationTree:
     """One tree of a forest.
 
     Args:
-        plan: its only tree carries the whole buffer; its members are the group. Edges whose
-            fastest way passes sites outside the group have a route: those sites relay.
+        plan: its only tree carries the whole buffer; its members are the group. An edge whose
+            fastest way passes sites outside the group has a route, on which those sites relay.
         period_s: d_k of eq. 12, seconds.
         latency_s: l_k of eq. 13, seconds.
     """
@@ -47,7 +47,7 @@ class AggregationTree:
 
 @dataclass(frozen=True, slots=True)
 class Forest:
-    """Trees that together hold each site that trains once.
+    """Trees: each site that trains is in exactly one.
 
     Args:
         trees: in order of period, then of root.
@@ -64,11 +64,11 @@ class Forest:
 
 
 def forest(problem: ForestProblem, groups: Iterable[Collection[int]]) -> Forest:
-    """Return the forest of given groups: of each, the tree that Algorithm 2 chooses.
+    """Return the forest of given groups: Algorithm 2 chooses each group's tree.
 
     Args:
         problem: which sites train, over which network.
-        groups: sites by index; each site that trains in exactly one.
+        groups: sites by index; each site that trains is in exactly one.
 
     Raises:
         PlanError: an empty group, or a site that is in none, in several, or does not train.
@@ -99,7 +99,7 @@ def forest(problem: ForestProblem, groups: Iterable[Collection[int]]) -> Forest:
 
 
 def grown(problem: ForestProblem, groups: GroupCosts, members: Bools) -> Forest:
-    """Return the forest of groups as rows of places, of which each is in one."""
+    """Return the forest of groups, given as rows of places; each place is in one row."""
     costs = groups.costs(members)
     trees = [
         AggregationTree(
@@ -124,7 +124,7 @@ def grown(problem: ForestProblem, groups: GroupCosts, members: Bools) -> Forest:
 def objective(
     problem: ForestProblem, latency_s: Floats, period_s: Floats, where: Bools | bool = True
 ) -> Floats:
-    """Return eq. 14 of forests, whose trees lie along the last axis; ``where`` says which are."""
+    """Return eq. 14 of forests; the last axis holds trees, and ``where`` masks those that exist."""
     spread_s = np.std(period_s, axis=-1, where=where)
     total_s = np.sum(latency_s, axis=-1, where=where)
     found: Floats = problem.latency_weight * total_s + problem.spread_weight * spread_s
@@ -134,7 +134,7 @@ def objective(
 def fastest_tree(problem: ForestProblem, root: int, sites: Collection[int]) -> Plan:
     """Return Algorithm 1's tree for a root: the fastest ways between it and the other sites.
 
-    Sites outside the group that a way passes relay, and are no part of the tree.
+    Where a way passes a site outside the group, that site relays and is not a member of the tree.
 
     Raises:
         PlanError: the root is not among the sites, or a site is not in the overlay.
@@ -161,7 +161,7 @@ def fastest_tree(problem: ForestProblem, root: int, sites: Collection[int]) -> P
 
 
 def _to_member(parents: npt.NDArray[np.int32], site: int, members: frozenset[int]) -> Iterator[int]:
-    """Yield the sites of a way from a site to the next one of the group, both included."""
+    """Yield the sites of a way from a site to the next member of the group, both included."""
     yield site
     while (site := int(parents[site])) not in members:
         yield site

@@ -1,14 +1,15 @@
 """One synchronisation cycle of an aggregation tree (HAAF, section 4, eq. 11 to 13).
 
-The cycle begins when the server sends the parameters to the root. They pass down the tree, each
-site computes when it has them, and sends to its parent when it is done and all its children's sums
-have come:
+The cycle begins when the server sends the parameters to the root. They pass down the tree. Each
+site computes once it has them. It sends to its parent when it has computed and all its children's
+sums have come:
 
     T_send(v) = max( t_v + T_start(v), max over children n of ( T_send(n) + d_trans(n -> v) ) ).
 
-So a site waits for its children (blocked in synchronising) or for itself (in computing), whichever
-lasts longer. The period is ``T_send(root) + d_trans(root)``, the latter the way to the server, and
-the latency is the time from the first site's sending to the end of the period: the longest wait.
+So a site waits for its children (blocked in synchronising) or for its own computation (blocked in
+computing), whichever lasts longer. The period is ``T_send(root) + d_trans(root)``, with the
+transfer from the root to the server. The latency is the time from the first site's sending to the
+end of the period: the longest wait.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from anabranch.plan._model import NO_PARENT, Plan, PlanError, link_of
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """When what happens in a cycle, in seconds since the server sent the parameters to the root.
+    """The times of a cycle, in seconds since the server sent the parameters to the root.
 
     Args:
         start_s: for each site of the tree, by index, when it has the parameters (T_start).
         receive_s: for each site with children, when the last child's sum has come (T_recv).
-        send_s: for each site, when it sends to its parent, the root to the server (T_send).
+        send_s: for each site, when it sends to its parent, or the root to the server (T_send).
         period_s: when the server has the tree's sum (d_k, eq. 12).
-        latency_s: how long before that the first site had sent (l_k, eq. 13).
+        latency_s: the time from the first site's sending until then (l_k, eq. 13).
     """
 
     start_s: Mapping[int, float]
@@ -46,9 +47,9 @@ def cycle(problem: ForestProblem, plan: Plan) -> Cycle:
 
     Args:
         problem: network, server, compute times and size.
-        plan: one tree over sites that train. Parameters pass its way down and gradients its way
-            up; what an edge takes is the sum over its route's links. Between root and server the
-            fastest way is taken, unless the server is the tree's root.
+        plan: one tree over sites that train. Parameters follow its way down and gradients its way
+            up. An edge takes the sum of its route's links. Root and server use the fastest way
+            between them, unless the server is the tree's root.
 
     Raises:
         PlanError: several trees, a site in the tree that does not train, or a missing link.

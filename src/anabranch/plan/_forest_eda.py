@@ -1,15 +1,20 @@
 """The paper's search for a forest: estimation of distribution (HAAF, section 5.2, Algorithm 3).
 
-An individual is a matrix of preferences, sites by trees, whose softmax is read as probabilities
-(eq. 15). The best of a population give a mean and a covariance (eq. 17, 18), the covariance some
-jitter (eq. 19), and the next population is drawn from that normal distribution, but for the best
-individual, which stays. How many trees there may be is found from coarse to fine (eq. 20, 21).
+An individual is a matrix of preferences, sites by trees, whose softmax gives probabilities
+(eq. 15). The best of a population, its elite, give a mean and a covariance (eq. 17, 18). Jitter is
+added to the covariance (eq. 19). The next population is drawn from that normal distribution, except
+the best individual, which stays. A coarse search tries each number of trees, and a fine search the
+most promising ones (eq. 20, 21).
 
-Where the paper leaves a choice: it says that a site's tree is *sampled* by its probabilities, and
-writes arg max (eq. 16), which is done here; fitness is the negative objective, so that its
-"descending order" and eq. 22's arg max mean the least of eq. 14; the first population is standard
-normal; a search has converged when all of its elite cost the same; sizes, generations, truncation
-ratio and jitter are not given.
+Where the paper leaves a choice:
+
+- It says that a site's tree is *sampled* by its probabilities, and writes arg max (eq. 16). The
+  code takes arg max.
+- Fitness is the negative objective, so that the paper's "descending order" and eq. 22's arg max
+  mean the least of eq. 14.
+- The first population is standard normal.
+- A search has converged when all of its elite cost the same.
+- The paper does not give sizes, generations, truncation ratio and jitter.
 """
 
 from __future__ import annotations
@@ -26,12 +31,12 @@ class EdaForest(Table, frozen=True, kw_only=True, tag_field="kind", tag="eda"):
     """The paper's search: estimation of distribution.
 
     Args:
-        most_trees: m_max, the most trees that are tried, never more than sites.
+        most_trees: m_max, the most trees to try; never more than there are sites.
         coarse_population, coarse_generations: I_c >= 2 and G_c, tried for each number of trees.
-        fine_population, fine_generations: I_f >= 2 and G_f, for the most promising ones.
-        shortlist: t, how many of those.
-        truncation: tau, which part of a population is its elite, in (0, 1].
-        jitter: eta, the variance that is added in every direction, in (0, 1].
+        fine_population, fine_generations: I_f >= 2 and G_f, for the most promising numbers.
+        shortlist: t, how many numbers of trees the fine search tries.
+        truncation: tau, the part of a population that is its elite, in (0, 1].
+        jitter: eta, the variance added in every direction, in (0, 1].
         seed: of all draws.
 
     Raises:
@@ -79,7 +84,10 @@ class EdaForest(Table, frozen=True, kw_only=True, tag_field="kind", tag="eda"):
         population: int,
         generations: int,
     ) -> tuple[float, Bools]:
-        """Return the least objective of at most so many trees, and its groups as rows of places."""
+        """Return the least objective of at most ``trees`` trees, and its groups as rows of places.
+
+        ``population`` individuals evolve for at most ``generations`` generations.
+        """
         elite_size = max(2, round(self.truncation * population))
         individuals = rng.standard_normal((population, groups.size, trees))
         for generation in range(generations + 1):
@@ -96,9 +104,9 @@ class EdaForest(Table, frozen=True, kw_only=True, tag_field="kind", tag="eda"):
     def _next(self, rng: np.random.Generator, elite: Floats, population: int) -> Floats:
         """Return the next population; the best of the elite, its first, stays.
 
-        A draw from N(mean, covariance + jitter) is the mean, plus the elite's deviations weighted
-        by standard normal numbers over ``sqrt(size - 1)``, plus the jitter's own. So the
-        covariance, of (sites x trees) squared entries, is never formed.
+        A draw from N(mean, covariance + jitter) is a sum of three terms: the mean; the elite's
+        deviations, weighted by standard normal numbers over ``sqrt(size - 1)``; and the jitter. So
+        the covariance, of (sites x trees) squared entries, is never formed.
         """
         mean = elite.mean(axis=0)
         deviations = (elite - mean).reshape(len(elite), -1) / np.sqrt(len(elite) - 1)

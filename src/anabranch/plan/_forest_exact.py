@@ -1,9 +1,9 @@
 """The best forest of few sites, by trying all partitions that a bound does not rule out.
 
-Partitions are built group by group, each time the one that holds the first site left. What is left
-costs at least the least sum of latencies of any partition of it, which a dynamic program over the
-subsets knows. The deviation does not add up over groups, but the sum of squared deviations from the
-mean never falls as groups join, so with k groups so far and m sites left the deviation ends at
+Partitions grow group by group; the next group always holds the first site left. The sites left
+cost at least the least sum of latencies of any partition of them, which a dynamic program over
+subsets gives. The deviation does not add up over groups. But the sum of squared deviations from
+the mean never falls as groups join. So with k groups so far and m sites left, the deviation ends at
 ``sqrt(squares / (k + m))`` or more.
 """
 
@@ -20,7 +20,7 @@ from anabranch.plan._forest_groups import Bools, GroupCosts
 from anabranch.plan._forest_problem import ForestProblem
 from anabranch.plan._model import PlanError
 
-MOST_SITES = 12  # half a million pairs of a set and a group of it
+MOST_SITES = 12  # half a million pairs of a set and a subset
 
 
 class ExactForest(Table, frozen=True, kw_only=True, tag_field="kind", tag="exact"):
@@ -58,7 +58,10 @@ def best_partition(problem: ForestProblem, groups: GroupCosts) -> Bools:
     def extend(
         left: int, chosen: tuple[int, ...], cost: float, mean_s: float, squares: float
     ) -> None:
-        """Complete a forest of chosen groups; ``squares`` is about their mean period."""
+        """Complete a forest from the chosen groups.
+
+        ``squares`` is the sum of their periods' squared deviations from ``mean_s``.
+        """
         nonlocal best, best_groups
         count = len(chosen)
         if not left:
@@ -80,10 +83,10 @@ def best_partition(problem: ForestProblem, groups: GroupCosts) -> Bools:
 
 
 def _options(latency: list[float]) -> Callable[[int], list[tuple[float, int]]]:
-    """Return what lists, for a set of sites, the groups that may hold the first of them.
+    """Return a function that lists the groups which may hold the first site of a given set.
 
-    Each with the least that a partition of the set costs in latency if that group is in it,
-    cheapest first.
+    It gives each group with the least latency cost of a partition of the set that contains the
+    group, cheapest first.
     """
     least = {0: 0.0}
     listed: dict[int, list[tuple[float, int]]] = {}

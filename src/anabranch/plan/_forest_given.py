@@ -10,16 +10,16 @@ from anabranch.plan._forest_problem import ForestProblem
 
 
 class GivenForest(Table, frozen=True, kw_only=True, tag_field="kind", tag="given"):
-    """Groups as they are given; of each, the tree that Algorithm 2 chooses.
+    """Given groups; Algorithm 2 chooses each group's tree.
 
     Args:
-        groups: names of sites; each that trains in exactly one.
+        groups: names of sites; each site that trains is in exactly one group.
     """
 
     groups: tuple[tuple[str, ...], ...]
 
     def among(self, names: Collection[str]) -> GivenForest:
-        """Return these groups without sites that are not named."""
+        """Return these groups restricted to the named sites; groups left empty are dropped."""
         left = (tuple(name for name in group if name in names) for group in self.groups)
         return GivenForest(groups=tuple(group for group in left if group))
 

@@ -1,4 +1,4 @@
-"""What a group of sites costs as one aggregation tree: Algorithms 1 and 2 of HAAF, for many groups.
+"""The cost of a group of sites as one aggregation tree: Algorithms 1 and 2 of HAAF, in batches.
 
 Algorithm 1's tree at root r is the union of the fastest ways between r and the other sites, so
 times add up along fastest ways and eq. 11 and 12 unroll to
@@ -7,15 +7,15 @@ times add up along fastest ways and eq. 11 and 12 unroll to
     T_start(v) = down(server, r) + down(r, v),
 
 over the sites v of the group: a site's term does not depend on the other members. A site sends
-after all below it, so the first to send (eq. 13) is a leaf: a site through which no other member
-sends to r. Which sites are leaves is all that depends on the group as a whole. So for each root and
-site we keep the set of sites whose way up passes it, as bits: a site is a leaf where that set and
-the group have none in common.
+after all sites below it, so the first to send (eq. 13) is a leaf: a site through which no other
+member sends to r. Only the set of leaves depends on the group as a whole. So the class keeps, for
+each root and site, the set of sites whose way up passes the site, as bits. A site is a leaf where
+that set and the group have no site in common.
 
-Groups are rows of booleans over the sites that train, in order of index ("places"), and their
-costs are functions of the set alone: :meth:`GroupCosts.costs` remembers them. A local search asks
-for all groups that differ by one site, which :meth:`GroupCosts.additions` and
-:meth:`GroupCosts.removals` answer at once, in the time of a few single groups.
+Groups are rows of booleans over the sites that train, in order of index ("places"). Their costs
+depend on the set alone: :meth:`GroupCosts.costs` remembers them. A local search asks for all groups
+that differ by one site. :meth:`GroupCosts.additions` and :meth:`GroupCosts.removals` answer that at
+once, in the time of a few single groups.
 
 Legend of shapes: B groups, n sites that train, m sites of a group, W words of 64 bits.
 """
@@ -37,11 +37,11 @@ Ints = npt.NDArray[np.intp]
 _Words = npt.NDArray[np.uint64]
 
 _REMEMBERED = 1 << 13  # groups with all additions or removals: 26 MB at 200 sites
-_BATCH = 1 << 20  # entries (group, root, site) that are worked out at once: 8 MiB an array
+_BATCH = 1 << 20  # entries (group, root, site) in one array operation: 8 MiB an array
 
 
 class Costs(NamedTuple):
-    """Costs of groups, each array of one entry a group.
+    """Costs of groups; each array has one entry for each group.
 
     Args:
         latency_s: l_k (eq. 13) at the best root, in seconds.
@@ -67,12 +67,12 @@ class GroupCosts:
         compute_s = np.array([problem.compute_s[site] for site in problem.sites], dtype=float)
         start_s = paths.down[server, sites][:, None] + paths.down[between]
         self.done_s: Floats = compute_s + start_s
-        """When site v has computed under root r, shape (n, n), row r."""
+        """When site v has computed under root r, shape (n, n): row r, column v."""
         self._at_root_s = self.done_s + paths.up[between]
         self._to_server_s = paths.up[server, sites]
         self.orders_s: tuple[Floats, ...] = (compute_s, start_s.diagonal(), self.done_s.diagonal())
-        """What sites may be put in order by, shape (n,) each: compute time, seconds from the
-        server, and their sum."""
+        """Keys to sort sites by, shape (n,) each: compute time, seconds from the server, and their
+        sum."""
         self._below = _below(paths, sites)
         self._known: dict[bytes, tuple[float, float, int]] = {}
         self._changed: dict[bytes, Floats] = {}
@@ -123,7 +123,7 @@ class GroupCosts:
             group: shape (n,); it may be empty.
 
         Returns:
-            Infinite latency for the sites that are in it.
+            Infinite latency for the sites of the group.
         """
         return self._remembered(b"+" + group.tobytes(), lambda: self._additions(group))
 
@@ -134,7 +134,7 @@ class GroupCosts:
             group: shape (n,), at least two sites.
 
         Returns:
-            Infinite latency for the sites that are not in it.
+            Infinite latency for the sites outside the group.
         """
         return self._remembered(b"-" + group.tobytes(), lambda: self._removals(group))
 
@@ -173,7 +173,8 @@ class GroupCosts:
         first_s = done_s[rows, leaf]
         done_s[rows, leaf] = np.inf
         second_s = done_s.min(axis=1)
-        # A site's way up passes at most one leaf, which then is none: leaves are not on one way.
+        # A new site's way up passes at most one leaf, since no leaf is on another leaf's way up.
+        # That leaf is then a leaf no more.
         passes = self._bits(inside, inside[leaf])
         others_s = np.where(passes, second_s[:, None], first_s[:, None])
         own_s = np.where(inner, np.inf, self.done_s[inside])
@@ -183,7 +184,7 @@ class GroupCosts:
         return period_s - np.minimum(others_s, own_s), period_s
 
     def _additions_as_root(self, inside: Ints) -> tuple[Floats, Floats]:
-        """Return latency and period with each site added as the root, (n,) each."""
+        """Return latency and period with each site added and made the root, (n,) each."""
         every = np.arange(self.size)
         inner = np.zeros((self.size, len(inside)), dtype=bool)
         for below, mask in zip(self._below, self._words(inside[None]), strict=True):
@@ -214,7 +215,7 @@ class GroupCosts:
         freed_s = np.full_like(left_s, np.inf)  # the parent becomes a leaf without its only child
         freed_s[root, child] = own_s[root, parent]
         latency_s = period_s - np.minimum(left_s, freed_s)
-        latency_s[rows, rows] = np.inf  # a root that is gone
+        latency_s[rows, rows] = np.inf  # the removed site cannot be the root
 
         best = latency_s.argmin(axis=0)
         found_s = np.array([[np.inf], [0.0]]).repeat(self.size, axis=1)
@@ -233,7 +234,7 @@ class GroupCosts:
         return np.unpackbits(words.view(np.uint8), axis=1, count=self.size).astype(bool)
 
     def _inner(self, inside: Ints) -> Bools:
-        """Return where a site of a group is below a site under a root of the group, (m, n)."""
+        """Return, for each root of a group and each site, whether a member is below it, (m, n)."""
         found = np.zeros((len(inside), self.size), dtype=bool)
         for below, mask in zip(self._below, self._words(inside[None]), strict=True):
             found |= (below[inside] & mask) != 0
@@ -264,10 +265,10 @@ def _below(paths: ShortestPaths, sites: Ints) -> _Words:
     n, every = len(paths.up), np.arange(len(sites))
     places = np.zeros((n, 64 * -(-len(sites) // 64)), dtype=bool)
     places[sites, every] = True
-    bits = _packed(places)  # of each site of the overlay; none for those that do not train
+    bits = _packed(places)  # one row a site of the overlay; all zero where it does not train
     parents = paths.up_parent[sites]
     below = np.zeros((len(sites), n, bits.shape[1]), dtype=np.uint64)
     farthest_first = np.argsort(-paths.up[sites], axis=1, kind="stable")
-    for site in farthest_first.T[:-1]:  # of each root the next; the root itself comes last
+    for site in farthest_first.T[:-1]:  # one site for each root; the root itself comes last
         below[every, parents[every, site]] |= below[every, site] | bits[site]
     return np.ascontiguousarray(below[:, sites].transpose(2, 0, 1))

@@ -1,11 +1,11 @@
-"""A local search for a forest, from several starts (what is near a forest: ``_forest_moves``).
+"""A local search for a forest, from several starts; ``_forest_moves`` has the steps.
 
 1. **Start** from the sites in order of compute time, of distance to the server, and of the sum of
-   both, cut at the widest gaps into few or many trees. The best starts are kept.
-2. **Descend**: take the best move of a site as long as one helps; then the best merger, split or
-   swap, and moves again, until nothing helps.
-3. **Kick** the best forest: put the sites of some trees, and a few more, elsewhere at random,
-   descend, and keep what is better.
+   both, cut at the widest gaps into few or many trees. The search keeps the best starts.
+2. **Descend**: take the best move of a site while one helps. Then take the best merger, split or
+   swap, and try moves again, until no change helps.
+3. **Kick** the best forest: move the sites of some trees, and a few other sites, to random trees.
+   Descend, and keep the result if it is better.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from anabranch.plan._forest_problem import ForestProblem
 _EXACT_SITES = 10  # up to here the exact search is as fast
 _STARTS = 4
 _KICKS = 300
-_KICKED_PAIRS = 1_200_000  # kicks times pairs of sites, at most: so long does a descent take
+_KICKED_PAIRS = 1_200_000  # most kicks times pairs of sites; a descent takes as long as its pairs
 _DISSOLVED = 10
 _OTHERS = 8
-_HELPS = 1e-9  # part of the objective that a change must save, well above rounding
+_HELPS = 1e-9  # the part of the objective that a change must save; well above rounding
 
 
 class LocalForest(Table, frozen=True, kw_only=True, tag_field="kind", tag="local"):
-    """A local search from several starts; the best forest itself up to 10 sites.
+    """A local search from several starts; up to 10 sites, the exact search.
 
     Args:
         seed: of the kicks.
@@ -94,7 +94,7 @@ def _descended(problem: ForestProblem, groups: GroupCosts, members: Bools) -> tu
 
 
 def _kicked(rng: np.random.Generator, members: Bools) -> Bools:
-    """Return a forest with up to four trees dissolved, and some sites more put elsewhere."""
+    """Return a forest with up to four trees' sites, and some others, moved to random trees."""
     trees, n = members.shape
     chosen = rng.choice(trees, size=min(trees, int(rng.integers(1, 5))), replace=False)
     dissolved = rng.permutation(members[chosen].any(axis=0).nonzero()[0])[:_DISSOLVED]

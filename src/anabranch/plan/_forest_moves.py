@@ -1,10 +1,10 @@
 """The forests next to a forest: one site moved, two swapped, two trees merged, one split.
 
-What a change costs is known from the groups that it replaces: eq. 14 needs the sum of the latencies
-and the first two moments of the periods, which change by those of the groups that go and come. So
-one array operation weighs all changes of a kind, and
-:class:`anabranch.plan._forest_groups.GroupCosts` gives the costs of all groups that differ by a
-site at once. Periods count from their mean, so that the second moment loses few digits.
+The cost of a change follows from the groups that it replaces. Eq. 14 needs the sum of the latencies
+and the first two moments of the periods. A change subtracts the moments of the groups that it
+removes, and adds those of the groups that it makes. So one array operation weighs all changes of a
+kind, and :class:`anabranch.plan._forest_groups.GroupCosts` gives the costs of all groups that
+differ by a site at once. Periods count from their mean, so that the second moment loses few digits.
 
 Legend of shapes: n sites that train; arrays of *moments* begin with an axis of three.
 """
@@ -19,14 +19,14 @@ from anabranch.plan._forest import objective
 from anabranch.plan._forest_groups import Bools, Floats, GroupCosts, Ints
 from anabranch.plan._forest_problem import ForestProblem
 
-_CUTS = 16  # of a group in two, in each order: at the widest gaps
+_CUTS = 16  # most ways to split a group in each order, at the widest gaps
 
 
 class Neighbourhood:
-    """A forest and what is near it.
+    """A forest and the forests one change away.
 
-    Every method returns the best forest of a kind: its objective and its groups, as rows of places.
-    The objective is infinite where there is no such forest.
+    Every public method returns the best forest of one kind of change: its objective and its groups,
+    as rows of places. The objective is infinite where there is no such forest.
 
     Args:
         problem: for the weights.
@@ -46,7 +46,7 @@ class Neighbourhood:
         self._tree = members.argmax(axis=0)  # of each place
 
     def moved(self) -> tuple[float, Bools]:
-        """One site moved to another tree, or to one of its own."""
+        """One site moved to another tree, or to a new tree."""
         trees, every = self._trees, np.arange(self._size)
         sizes = self.members.sum(axis=1)
         none = np.zeros(self._size, dtype=bool)
@@ -69,7 +69,7 @@ class Neighbourhood:
         return float(cost[tree, site]), found[found.any(axis=1)]
 
     def swapped(self) -> tuple[float, Bools]:
-        """Two sites of different trees, each in the other's."""
+        """Two sites of different trees exchanged."""
         without = self.members[self._tree]
         np.fill_diagonal(without, val=False)
         instead = np.array([self._groups.additions(row) for row in without])  # (n, 2, n)
@@ -84,7 +84,7 @@ class Neighbourhood:
         return float(cost[one, other]), found
 
     def merged(self) -> tuple[float, Bools]:
-        """Two trees made one."""
+        """Two trees merged into one."""
         one, other = np.triu_indices(self._trees, k=1)
         if not len(one):
             return np.inf, self.members
@@ -98,7 +98,7 @@ class Neighbourhood:
         return float(cost[best]), np.vstack([rest, union[best]])
 
     def split(self) -> tuple[float, Bools]:
-        """One tree made two, by compute time or by distance to the server."""
+        """One tree split in two, by compute time, by distance to the server, or by their sum."""
         cuts = list(self._cuts())
         if not cuts:
             return np.inf, self.members
@@ -130,7 +130,7 @@ class Neighbourhood:
         return np.array([latency_s, away_s, away_s**2])
 
     def _objective(self, change: Floats, count: Ints) -> Floats:
-        """Return eq. 14 with moments changed so, over so many trees."""
+        """Return eq. 14 after this change of the moments, with this count of trees."""
         latency_s, away_s, squares = self._total.reshape(3, *[1] * (change.ndim - 1)) + change
         variance = np.maximum(squares / count - (away_s / count) ** 2, 0.0)
         weighed_s = self._problem.latency_weight * latency_s

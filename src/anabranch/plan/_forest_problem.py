@@ -1,9 +1,9 @@
-"""What a forest of aggregation trees is planned for: sites that train, a server, a network.
+"""The input of a forest planner: sites that train, a server, a network.
 
-A transfer over a link takes its latency and the time of all bytes, ``latency + 8 * size / rate``;
-one over several links takes the sum, since relays store and forward. The rate is the link's
-goodput, or that of a slower port at either end. Transfers that share a link or a port do not slow
-each other: the paper's model has none of that, and ours of eq. 11 to 13 keeps to it.
+A transfer over a link takes ``latency + 8 * size / rate`` seconds. A transfer over several links
+takes the sum, since relays store and forward. The rate is the link's goodput, or the rate of a
+slower port at either end. Transfers that share a link or a port do not slow each other, as in the
+paper's eq. 11 to 13.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from anabranch.plan._shortest import ShortestPaths, shortest_paths
 
 @dataclass(frozen=True)
 class ForestProblem:
-    """Sites that train, the server that holds their model, and what counts (HAAF, section 4).
+    """Sites that train, the server that holds their model, and eq. 14's weights (HAAF, section 4).
 
     Args:
         overlay: the network; traced links and drifting latencies count as they are at time 0.

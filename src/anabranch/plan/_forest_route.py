@@ -34,28 +34,28 @@ _ALIKE_S = 1.0  # any time: eq. 14 goes by differences
 
 
 class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="forest"):
-    """A forest of aggregation trees (HAAF): for a model that is served.
+    """A forest of aggregation trees (HAAF), for a model that servers hold.
 
-    Workers that compute for about as long, and are near one another, are a group. Their updates are
-    added up on a tree of fastest ways, whose root sends the sum to the server; or on several trees
-    at once, beyond the paper, with as many parts of the model at their roots.
+    Workers that compute for about as long, and are near one another, form a group. A tree of
+    fastest ways adds up their updates, and its root sends the sum to the server. Beyond the paper,
+    ``within`` gives several trees at once, whose roots hold one part of the model each.
 
     Args:
-        server: the site that holds the model; None for the one that fastest paths lead to. With
+        server: the site that holds the model; None for the best root of fastest paths. With
             ``within``, groups are found for it, and it holds a part only if it is a root.
-        search: how the groups are found: the paper's ``eda``, ``local`` or ``exact``; or ``given``.
+        search: how to find the groups: the paper's ``eda``, ``local`` or ``exact``; or ``given``.
         latency_weight, spread_weight: lambda_1 and lambda_2 of eq. 14.
-        elements: of the model, by which transfers are reckoned. Where none are given, a scenario
-            knows them from its task, and a group from ``model_elements``. Where that is not known
-            either, the first forest is planned for a million, and later ones for the size that
-            sites tell.
-        compute_s: seconds that workers compute an update, by name; other sites only relay. Where
-            none is given, a scenario takes them from its [compute]. In a group, and without
-            [compute], all workers count as alike until awareness has measured them; where no worker
-            is known, all sites but the server.
+        elements: of the model; they set the time of a transfer. Without them, a scenario takes
+            them from its task, and a group from ``model_elements``. Where that is unknown too,
+            the first forest is planned for a million elements, and later ones for the size that
+            sites report.
+        compute_s: seconds that workers compute an update, by name; other sites only relay. Without
+            them, a scenario takes them from its [compute]. In a group, and without [compute],
+            all workers count as equally fast until awareness has measured them. Where no worker is
+            known, all sites but the server count as workers.
         within: plans the trees of all sites together, ``packed`` or ``fapt``, whose roots hold the
-            model; each group has what of these leads from its workers to the roots and back. None
-            for the paper's, one tree for each group.
+            model. Each group uses the parts of these trees that lead from its workers to the roots
+            and back. None for the paper's one tree for each group.
 
     Raises:
         ValueError: a weight that is negative or not finite.
@@ -94,8 +94,8 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
     ) -> Plan:
         """See :class:`anabranch.plan.Planner`.
 
-        The plan's own trees are those of ``within``; else that of fastest ways between the server
-        and all sites. Without ``elements``, transfers count as those of a model of a million.
+        The plan's own trees are those of ``within``; without it, the tree of fastest ways between
+        the server and all sites. Without ``elements``, transfers count for a million elements.
         """
         server = named_or_kept(overlay, self.server, previous)
         if server is None:
@@ -104,7 +104,7 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
         compute_s = {overlay.index(name): seconds for name, seconds in given.items()}
         if not compute_s:
             compute_s = {site: 0.0 for site in range(overlay.size) if site != server}
-        compute_s = compute_s or {server: 0.0}  # it is alone
+        compute_s = compute_s or {server: 0.0}  # the server is the only site
         formed = self.formed(self.problem(overlay, server, compute_s, elements), version)
         if self.within is None:
             return formed
@@ -118,13 +118,13 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
         return _within(together, formed)
 
     def of_workers(self, names: Iterable[str]) -> ForestRoute:
-        """Return how a forest of these workers is found, which are alike if no times are given."""
+        """Return this planner for these workers, equally fast if it has no compute times."""
         if self.compute_s is not None:
             return self
         return struct_replace(self, compute_s=dict.fromkeys(names, _ALIKE_S))
 
     def among(self, names: Collection[str]) -> ForestRoute:
-        """Return how a forest of some sites alone is found: of given groups, what is left."""
+        """Return this planner for the named sites alone: given groups lose the other sites."""
         if not isinstance(self.search, GivenForest):
             return self
         return struct_replace(self, search=self.search.among(names))
@@ -136,7 +136,7 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
         compute_s: Mapping[int, float],
         elements: int | None = None,
     ) -> ForestProblem:
-        """Return what a forest is to be planned for: see :class:`ForestProblem`."""
+        """Return the input of a search: see :class:`ForestProblem`."""
         return ForestProblem(
             overlay,
             server,
@@ -147,11 +147,11 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
         )
 
     def formed(self, problem: ForestProblem, version: int) -> Plan:
-        """Return the plan of the forest that is found for a problem.
+        """Return the plan of the forest that the search finds for a problem.
 
         Args:
             problem: see ``problem``.
-            version: the plan's; those of its groups follow it.
+            version: the plan's; its groups have the versions after it.
         """
         overlay, server = problem.overlay, problem.server
         found = self.search.search(problem)
@@ -166,10 +166,10 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
 
 
 def _within(together: Plan, forest: Plan) -> Plan:
-    """Return trees of all sites, with what each group of a forest has of them.
+    """Return a plan of all sites, with each group's part of its trees.
 
-    Where a group's ways meet at a site that trains in no group, that one adds up on the way, and
-    passes the model on to each: an edge aggregator.
+    Where a group's ways meet at a site that trains in no group, that site is an edge aggregator: it
+    adds up the group's updates, and passes the model on to each way.
     """
     roots = {tree.root for tree in together.trees}
     training = {worker for group in forest.groups for worker in group.workers}
@@ -187,7 +187,7 @@ def _within(together: Plan, forest: Plan) -> Plan:
 def to_server(problem: ForestProblem, plan: Plan, version: int) -> Plan:
     """Return the plan of a group's tree with the server above its root.
 
-    Where the server is one of the group, Algorithm 1's tree at the server itself.
+    Where the server is a member of the group, return Algorithm 1's tree at the server.
     """
     server, overlay = problem.server, problem.overlay
     if server in plan.members:
@@ -216,11 +216,11 @@ def _way(parents: list[int], site: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ForestCosts:
-    """What a forest costs and does, along the ways that its groups have.
+    """The cost of a forest, and its workers' speed, with its groups' present ways.
 
     Args:
         objective_s: eq. 14, seconds.
-        updates_per_s: that its workers make, if each group takes its period for one of each.
+        updates_per_s: of all workers, if each worker makes one update in its group's period.
     """
 
     objective_s: float
@@ -228,11 +228,11 @@ class ForestCosts:
 
 
 def forest_costs(problem: ForestProblem, plan: Plan) -> ForestCosts:
-    """Return what a plan's groups cost and do.
+    """Return the cost and the speed of a plan's groups.
 
     Args:
-        problem: which of their workers train now, and over which network.
-        plan: whose groups have the server at their roots.
+        problem: which of the workers train now, and over which network.
+        plan: its groups have the server at their roots.
     """
     cycles, workers = [], []
     for group in plan.groups:
@@ -252,10 +252,10 @@ def forest_costs(problem: ForestProblem, plan: Plan) -> ForestCosts:
 
 
 def with_kept_groups(plan: Plan, previous: Plan, lost: Collection[int] = ()) -> Plan:
-    """Return a plan of which the groups that another one has too have that one's plans.
+    """Return a plan whose groups keep their plans from the previous plan where they are the same.
 
-    Who is in such a group need not hear of the change. Its auxiliary paths stay too, unless one
-    leads through a site that is lost.
+    Such a group keeps its version, so its workers need not hear of the change. It keeps its
+    auxiliary paths too. A group whose auxiliary paths pass a lost site is not kept.
     """
     known = {
         _way_of(group): group

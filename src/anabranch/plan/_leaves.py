@@ -1,4 +1,4 @@
-"""Sites that only receive, beside a plan among others. Pure."""
+"""Leaves: sites added below a plan's members, with no site below them. Pure."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from anabranch.plan._model import Plan
 
 
 def with_leaves(plan: Plan, links: Iterable[Link], leaves: Collection[int]) -> Plan | None:
-    """Return a plan whose trees span some further sites, below which there is none.
+    """Return a plan whose trees span some further sites as leaves.
 
-    Each gets the trees' results from members that it has a link with, as evenly as the links'
-    rates allow: a leaf's links are full when all of the result has come.
+    Each leaf gets the trees' results from members that it has a link with, in proportion to the
+    links' rates as far as the trees' shares allow. So all its links finish at about the same time.
 
     Args:
-        plan: among others.
-        links: that may be used.
+        plan: of the other sites.
+        links: the links to choose from.
         leaves: the further sites.
 
     Returns:
-        None where one of them has no link from a member and back.
+        None where a leaf has no link from a member and back.
 
     >>> from anabranch.plan import Tree
     >>> ways = [(-1, 0, -2), (1, -1, -2)]
@@ -40,10 +40,10 @@ def with_leaves(plan: Plan, links: Iterable[Link], leaves: Collection[int]) -> P
         }
         if not near:
             return None
-        shares = dict.fromkeys(near, 0.0)  # of the result, that come over each
+        shares = dict.fromkeys(near, 0.0)  # the part of the result that comes over each link
         for index in sorted(range(len(trees)), key=lambda index: -trees[index].share):
             tree = trees[index]
-            # When its link would be free again; where that is alike, a root has the result first.
+            # When each link would be free again. In a tie, the root: it has the result first.
             ends = ((shares[site] + tree.share) / near[site] for site in near)
             *_, parent = min(zip(ends, (site != tree.root for site in near), near, strict=True))
             shares[parent] += tree.share

@@ -2,39 +2,39 @@
 
 All-reduce by trees sends each bit of the buffer up an in-arborescence to some root and down an
 out-arborescence from it. A steady schedule is thus a packing of triples (root, way up, way down)
-whose rates add up, on every directed link, to no more than its goodput ``c``; its rate is the sum
+whose rates add up, on every directed link, to no more than its goodput ``c``. Its rate is the sum
 of the triples' rates, and rounds approach it as chunks get small against the buffer.
 
 Split every link into ``u`` for ways up and ``d`` for ways down, ``u + d = c``, and let ``lam[r]``
 be the rate of root r. Join a super-root to every site r by an arc of capacity ``lam[r]``. By
-Edmonds' branching theorem the ways down exist at the total rate ``x = sum(lam)`` with just these
-root rates if and only if no set of sites is cut off from its due, and likewise, with all arcs
-turned round, the ways up:
+Edmonds' branching theorem, ways down with these root rates exist at the total rate
+``x = sum(lam)`` if and only if enough capacity enters every set X of sites. With all arcs reversed,
+the same holds for the ways up:
 
     d(into X) + lam(X) >= x    and    u(out of X) + lam(X) >= x    for every set X of sites.
 
-A root's ways up and down may be paired at will, so the greatest x is that of a linear program in
-d and lam. Its rows, two for each set, are made as they are needed: solve with some of them, find
-violated ones by minimum cuts between the super-root and each site, add those, solve again. The
-solution with some rows only is an upper bound, but a bad guide: it sits in a corner that most of
-the other rows cut off. So we keep a feasible point too and look for rows that are violated half
-way between the two ("in-out separation", Ben-Ameur and Neto 2007); when there are none, half way
-is feasible, and the gap has halved. The answer is exact but for rounding: relative 1e-6, up to
-about a thousand links.
+Any pairing of a root's ways up and down will do, so the greatest x is the optimum of a linear
+program in d and lam. Its rows, two for each set, are made as they are needed: solve with some rows,
+find violated rows by minimum cuts between the super-root and each site, add those, solve again. The
+solution with some rows is an upper bound, but a bad guide: it sits in a corner that most of the
+other rows cut off. So the search keeps a feasible point too, and looks for rows that the point half
+way between the two violates ("in-out separation", Ben-Ameur and Neto 2007). Where there is none,
+that point is feasible, and the gap has halved. The answer is exact but for rounding: relative 1e-6,
+up to about a thousand links.
 
-A port adds a row: what its links carry together, ``u + d``, is no more than its rate. They cannot
-all be full then, so ``u + d = c - s``, with a variable ``s`` for what each of them leaves unused;
-only the links of a port that is slower than all of them together have one.
+A port adds a row: the sum of ``u + d`` over its links is no more than its rate. Its links cannot
+all be full then, so ``u + d = c - s``, with a variable ``s`` for each link's unused rate. Only the
+links of a port that is slower than all of them together have an ``s``.
 
-Links as fast one way as the other: a spanning tree, climbed one way and descended the other,
-takes its rate once from each direction of its edges, so packing triples is packing spanning
-trees, and x is the strength of the graph (Tutte; Nash-Williams)
+Now let every link be as fast one way as the other. A spanning tree, climbed one way and descended
+the other, takes its rate once from each direction of its edges. So packing triples is packing
+spanning trees, and x is the strength of the graph (Tutte; Nash-Williams)
 
     x = min over partitions P of the sites of  c(P) / (|P| - 1),
 
 with c(P) the goodput, *in one direction*, of all pairs that P parts. Full duplex adds no factor:
-it pays for the way down. Nor can other ways beat it, for the way up and the way down each need
-``|P| - 1`` arcs between the parts, and both directions together offer ``2 c(P)``.
+the second direction carries the way down. Other ways are no faster: the way up and the way down
+each need ``|P| - 1`` arcs between the parts, and both directions together offer ``2 c(P)``.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ if TYPE_CHECKING:
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.intp]
 _Row = tuple[bool, tuple[int, ...]]  # a way (True is up) and the sites of a set X, in order
-_Terms = tuple[_Ints, _Floats, float]  # of a row: columns, their values, what bounds the sum
+_Terms = tuple[_Ints, _Floats, float]  # of a row: columns, their values, the bound of the sum
 
-_TOLERANCE = 1e-7  # relative to x; HiGHS is no finer
+_TOLERANCE = 1e-7  # relative to x; HiGHS is no more exact
 _FLOW_UNITS = 2**30  # x in scipy's integer flows: as fine as int32 allows
 
 
 def limit_rate_bps(overlay: Overlay) -> float:
     """Return the highest rate of all-reduce, buffer bits per second; infinite on a single site.
 
-    Traced links count at their rate of time 0, see :meth:`Overlay.at`; latency plays no part
-    (:func:`least_latency_s` has it).
+    Traced links count at their rate of time 0, see :meth:`Overlay.at`. Latency does not count here:
+    see :func:`least_latency_s`.
     """
     if overlay.size == 1:
         return float("inf")
@@ -79,7 +79,7 @@ def limit_rate_bps(overlay: Overlay) -> float:
             if next(program.violated(bound), None) is None:
                 break
         elif violated <= program.rows:
-            break  # only by what the solver lets pass
+            break  # rows that hold within the solver's tolerance
         else:
             program.rows |= violated
             bound = program.solve()
@@ -87,13 +87,14 @@ def limit_rate_bps(overlay: Overlay) -> float:
 
 
 def limit_s(overlay: Overlay, size_bytes: float, rate_bps: float | None = None) -> float:
-    """Return the seconds that no all-reduce of ``size_bytes`` is faster than.
+    """Return a lower bound on the seconds of an all-reduce of ``size_bytes``.
 
-    That is what it takes at the limit's rate or, where that is more, what one bit takes.
+    It is the larger of two times: the buffer at the limit's rate, and a single bit.
 
     Args:
         overlay, size_bytes: see above.
-        rate_bps: a bound of the limit's rate, where that takes too long; None for the limit's.
+        rate_bps: an upper bound on the limit's rate, where the limit takes too long to compute;
+            None to compute the limit.
     """
     if rate_bps is None:
         rate_bps = limit_rate_bps(overlay)
@@ -101,13 +102,14 @@ def limit_s(overlay: Overlay, size_bytes: float, rate_bps: float | None = None) 
 
 
 def least_latency_s(overlay: Overlay) -> float:
-    """Return the seconds that an all-reduce of a single bit takes at least.
+    """Return the fewest seconds that an all-reduce of a single bit takes.
 
-    It is added up at some site, which all others reach and which reaches all: the least, over these
-    sites, of the latency from the farthest and to the farthest. Latencies are those of the start.
+    Some site adds the bit up, and sends the result to all sites. The bound is the least, over these
+    sites, of the latency from the farthest site plus the latency to the farthest. Latencies are
+    those of the start.
 
-    The two bounds are not added up: while bits that go up one way are under way, the links carry
-    others that come down, so a round may take less than both together.
+    :func:`limit_s` takes the larger of the two bounds, not their sum: while some bits go up, the
+    links carry others down, so a round may take less than both together.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra
@@ -132,10 +134,10 @@ def share_of_limit(plan: Plan, overlay: Overlay) -> float:
 
 
 class _Program:
-    """The linear program of m links and n sites, k of the links at a port that may fill up.
+    """The linear program of m links and n sites; k of the links are at a port that may fill up.
 
     A *point* is (d of each link, lam of each site, s of each of the k), shape (m + n + k,).
-    Rates are in units of ``unit_bps``, the most that the worst-off site can take in or send out.
+    Rates are in units of ``unit_bps``: the least, over all sites, of what one can receive or send.
     All of x passes each site in and out, so x <= 1, and no link is of use beyond 2.
     """
 
@@ -167,7 +169,7 @@ class _Program:
         return float(self._parts(point)[1].sum())
 
     def idle(self) -> _Floats:
-        """Return a feasible point of rate 0: each link slowed to suit its ports, then halved."""
+        """Return a feasible point of rate 0: each link slowed to fit its ports, then halved."""
         used = np.ones(self._m)
         for edges, most in self._ports:
             used[edges] = np.minimum(used[edges], most / self._capacity[edges].sum())
@@ -219,7 +221,7 @@ class _Program:
         return rows
 
     def _parts(self, point: _Floats) -> tuple[_Floats, _Floats, _Floats]:
-        """Return a point's d, its lam, and the u that d and s leave, shapes (m,), (n,) and (m,)."""
+        """Return a point's d, its lam, and u = c - s - d, shapes (m,), (n,) and (m,)."""
         d, lam, s = np.split(point, [self._m, self._m + self._n])
         u = self._capacity - d
         u[self._shared] -= s

@@ -1,4 +1,4 @@
-"""How much each link carries in a round, and the steady rate that follows.
+"""The load of each link in a round, and the steady rate that follows.
 
 The load of a directed link counts *buffers*: 1.0 means that a round sends the whole flat buffer
 over it once. A tree of share ``a`` adds ``a`` for each time its way up, its way down or a relay
@@ -46,7 +46,7 @@ def _port_load(link_loads: Mapping[tuple[int, int], float], overlay: Overlay) ->
 
 
 def ports_on(overlay: Overlay, source: int, target: int) -> list[Port]:
-    """Return the ports that a link from one site to another shares with others: none, one or two.
+    """Return the ports at a link's ends that have a finite rate: none, one or two.
 
     The sites must be the overlay's.
     """
@@ -55,7 +55,7 @@ def ports_on(overlay: Overlay, source: int, target: int) -> list[Port]:
 
 
 def port_bps(overlay: Overlay, port: Port) -> float:
-    """Return what a port carries, bit/s of payload; infinite where the site has no such port."""
+    """Return a port's rate, bit/s of payload; infinite where the site has no such port."""
     index, way = port
     site = overlay.sites[index]
     rate_bps = site.uplink_bps if way == "uplink" else site.downlink_bps
@@ -65,9 +65,9 @@ def port_bps(overlay: Overlay, port: Port) -> float:
 def steady_rate_bps(plan: Plan, overlay: Overlay) -> float:
     """Return the buffer bits per second a plan completes once its pipeline is full.
 
-    In a long round every link is busy for ``load / goodput`` seconds per bit of buffer, every port
-    for ``load / rate``, and the busiest sets the pace: ``min over links and ports of rate / load``.
-    Infinite on a single site.
+    In a long round every link is busy for ``load / goodput`` seconds per bit of buffer, and every
+    port for ``load / rate``. The busiest limits the rate: ``min over links and ports of
+    rate / load``. Infinite on a single site.
 
     Raises:
         PlanError: the plan uses a link that the overlay lacks.

@@ -1,4 +1,4 @@
-"""A plan as data: which trees, what share of the buffer each carries, and which way it flows."""
+"""A plan as data: its trees, the share of the buffer that each carries, and the ways it flows."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Tree:
     Args:
         root: the site that divides by the total weight.
         share: the part of the buffer this tree carries, in (0, 1].
-        up: for each site the site it sends its partial sum to; ``NO_PARENT`` at the root,
-            ``ABSENT`` where the tree does not span it.
-        down: for each site the site it gets the result from, likewise.
+        up: for each site, the site it sends its partial sum to; ``NO_PARENT`` at the root,
+            ``ABSENT`` where the tree does not span the site.
+        down: for each site, the site it gets the result from, likewise.
 
     The two ways may differ: on asymmetric links the fastest way in is not the fastest way out.
 
@@ -66,7 +66,7 @@ def _check_reaches_root(root: int, parents: tuple[int, ...], way: str) -> None:
     n = len(parents)
     if not 0 <= root < n or parents[root] != NO_PARENT:
         raise PlanError(f"tree at {root}: the root must be a site with no parent on its way {way}")
-    walk = [NO_PARENT] * n  # which walk came past each site
+    walk = [NO_PARENT] * n  # the walk that passed each site, by its start
     walk[root] = root
     for start in range(n):
         site = start
@@ -82,11 +82,11 @@ def _check_reaches_root(root: int, parents: tuple[int, ...], way: str) -> None:
 
 @dataclass(frozen=True)
 class Group:
-    """Workers whose updates are added up on their way to the servers of a model.
+    """Workers whose updates are summed on their way to the servers of a model.
 
     Args:
         workers: by index, in rising order; at least one.
-        plan: that their updates and their model follow; it spans them and the servers.
+        plan: the way of their updates and of the model; it spans the workers and the servers.
 
     Raises:
         PlanError: there is no worker, or the plan does not span one.
@@ -108,23 +108,22 @@ class Group:
 class Plan:
     """A version and the trees that one round's data follows.
 
-    What a site asks again and again (`next_hops`, and what is `cached`) is worked out for all sites
-    when it is first asked for, since many of them may share one plan.
+    The first call computes `next_hops`, and each value under `cached`, and the plan keeps it: many
+    sites may share one plan and ask again and again.
 
     Args:
         version: rises with every plan the scheduler issues; a round runs under exactly one.
         trees: at least one, shares summing to 1; several may have the same root.
-        routes: for a tree edge ``(source, target)`` that has no link of its own, the whole path
+        routes: for a tree edge ``(source, target)`` without a link, the whole path
             ``(source, relay, ..., target)``. Relays forward and never aggregate.
         label: for titles and logs, such as ``"fapt, 9 roots"``.
-        auxiliary: for tree neighbours ``(source, target)``, the further paths that a message from
-            one to the other may take beside :meth:`path`, fastest first: over relays, or the
-            direct link where the primary path is a route. No round needs them, so neither
-            `hops` nor `next_hops` counts them.
-        groups: where a model is served and workers move in groups, each at its own pace (HAAF):
-            each worker is in one. Their plans have versions of their own, and deal the model's
-            chunks to the same servers as this one, which spans all sites. None where all move by
-            this plan.
+        auxiliary: for tree neighbours ``(source, target)``, further paths for a message beside
+            :meth:`path`, fastest first: over relays, or the direct link where the primary path is
+            a route. No round needs them, so neither `hops` nor `next_hops` counts them.
+        groups: where servers hold the model and workers form groups, each at its own pace (HAAF).
+            Each worker is in one group. The groups' plans have different versions. They deal the
+            model's chunks to the same servers as this plan, which spans all sites. Empty where all
+            workers follow this plan.
 
     Raises:
         PlanError: no tree, trees of different sizes, shares that do not sum to 1, a route that
@@ -197,7 +196,7 @@ class Plan:
 
     @property
     def size(self) -> int:
-        """Number of sites of the overlay that the plan is made for."""
+        """Number of sites of the plan's overlay."""
         return len(self.trees[0].up)
 
     @cached_property
@@ -223,8 +222,8 @@ class Plan:
     def way_up(self, tree: int, site: int) -> tuple[int, ...]:
         """Return the sites that a message passes from a site up a tree to its root, ends included.
 
-        Every hop is a link. A site that the edges' routes pass twice is passed once: what lies
-        between is left out.
+        Every hop is a link. Where the edges' routes pass a site twice, the way leaves out the loop
+        between.
 
         >>> tree = Tree(0, 1.0, up=(-1, 0, 1), down=(-1, 0, 1))
         >>> Plan(1, (tree,), routes={(2, 1): (2, 0, 1)}).way_up(0, 2)
@@ -235,7 +234,7 @@ class Plan:
         return self._ways["up", tree, site]
 
     def way_down(self, tree: int, site: int) -> tuple[int, ...]:
-        """Return the same from a tree's root down to a site."""
+        """Return the sites that a message passes from a tree's root down to a site."""
 
         def upwards(site: int, parent: int) -> tuple[int, ...]:
             return self.path(parent, site)[::-1]
@@ -247,10 +246,10 @@ class Plan:
 
     @cached_property
     def _ways(self) -> dict[tuple[str, int, int], tuple[int, ...]]:
-        return {}  # worked out when first asked for: every chunk asks
+        return {}  # a cache: a site needs its way for every chunk
 
     def cached(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what was worked out of this plan before under this key, or make it now."""
+        """Return the value kept under this key, or make it and keep it."""
         if key not in self._worked_out:
             self._worked_out[key] = make()
         return cast(T, self._worked_out[key])
@@ -273,14 +272,14 @@ class Plan:
 
     @cached_property
     def next_hops(self) -> _Children:
-        """For each site, those it sends over a link to, relayed messages too, in order of index."""
+        """For each site, the next sites on its links, for relayed messages too, in index order."""
         found: list[set[int]] = [set() for _ in range(self.size)]
         for source, target in {hop for _, hop in self.hops()}:
             found[source].add(target)
         return tuple(tuple(sorted(targets)) for targets in found)
 
     def hops(self) -> Iterator[tuple[Tree, tuple[int, int]]]:
-        """Yield every (tree, directed link) a round uses; a link twice used comes up twice."""
+        """Yield every (tree, directed link) that a round uses, once for each use."""
         for tree in self.trees:
             for site, parent in enumerate(tree.up):
                 if parent >= 0:
@@ -300,7 +299,7 @@ class Plan:
         """
         if self.size != overlay.size:
             raise PlanError(f"the plan spans {self.size} sites, the overlay {overlay.size}")
-        for hop in dict.fromkeys(hop for _, hop in self.hops()):  # trees share many
+        for hop in dict.fromkeys(hop for _, hop in self.hops()):  # trees share many hops
             link_of(overlay, *hop)
         for group in self.groups:
             group.plan.check_fits(overlay)
@@ -358,9 +357,9 @@ def deal(plan: Plan, elements: int, chunk_elements: int) -> tuple[Chunk, ...]:
     """Cut a buffer into chunks and deal them to the plan's trees by share.
 
     Each tree gets one run of ``share * elements`` elements, cut evenly into chunks of at most
-    ``chunk_elements``; the order of sending takes the trees in turn, each in proportion to its
-    share. The deal follows from the arguments alone, so every site derives the same one without
-    talk. (NetStorm, IV-C: chunks are allocated to roots in proportion to quality.)
+    ``chunk_elements``. The order of sending takes the trees in turn, each in proportion to its
+    share. The deal follows from the arguments alone, so every site derives the same deal without a
+    message. (NetStorm, IV-C: chunks are allocated to roots in proportion to quality.)
 
     Args:
         plan: whose trees share the buffer.
@@ -380,7 +379,7 @@ def deal(plan: Plan, elements: int, chunk_elements: int) -> tuple[Chunk, ...]:
 def holders(plan: Plan, elements: int) -> tuple[int, ...]:
     """Return the roots that get a part of a buffer, in the order of the trees.
 
-    A root may get none of a small one.
+    A root may get no part of a small buffer.
 
     >>> plan = Plan(1, (Tree(0, 0.9, (-1, 0), (-1, 0)), Tree(1, 0.1, (1, -1), (1, -1))))
     >>> holders(plan, 2), holders(plan, 10)

@@ -1,27 +1,29 @@
-"""Packed trees: many trees that together use the links nearly as well as can be.
+"""Packed trees: many trees that together use nearly all that the links can carry.
 
 The limit (:mod:`anabranch.plan._limit`) packs triples (root, way up, way down) on directed links.
-This planner finds a few triples that come near it, and shallow ones, because depth costs time while
-the pipeline fills. It looks for the shortest round of a buffer of so many ``bits``:
+This planner finds a few shallow triples that come near it; depth costs time while the pipeline
+fills. It looks for the shortest round of a buffer of ``bits`` bits:
 
     minimise  bits * z + sum of share * fill    with    load(server) <= rate(server) * z.
 
-A *server* is a link or a port, its *load* the shares that cross it, ``z`` the seconds for a bit of
-the buffer once the pipeline is full, and a triple's *fill* the seconds of one chunk from the
-farthest leaf to the root and out to the farthest leaf, each hop a transfer and a latency.
+A *server* is a link or a port, and its *load* the sum of the shares that cross it. ``z`` is the
+seconds for a bit of the buffer once the pipeline is full. A triple's *fill* is the seconds of one
+chunk from the farthest leaf to the root and out to the farthest leaf; each hop costs a transfer and
+a latency.
 
-Over all triples this linear program is far too large, so it is solved over some:
+Over all triples this linear program is far too large, so the planner solves it over some:
 
 1. **Draw triples by load.** A server's price is ``((load + 1/2) / rate) ** 3``, with the load of
-   all triples drawn so far, and one site after the other is the root of a cheap way up and a cheap
-   way down: so loads even out, as in the packings of Garg and Könemann (FOCS 1998).
-2. **Share out** the buffer among them by the program. Its dual values say what a bit more rate of
-   each server is worth, and are better prices: draw a triple at every root by those, and share out
-   again. By duality, no round is shorter than the price of the cheapest triple, at those prices
-   and with the least fill of its root; we stop near that bound, or when it no longer helps.
-3. **Drop** the trees of least share, as long as the others take hardly longer.
+   all triples drawn so far. Each site in turn is the root of a cheap way up and a cheap way down.
+   So loads even out, as in the packings of Garg and Könemann (FOCS 1998).
+2. **Share out** the buffer among them by the program. Its dual values say what a little more rate
+   of each server is worth, and are better prices. Draw a triple at every root by those prices, and
+   share out again. By duality, no round is shorter than the price of the cheapest triple, at those
+   prices and with the least fill of its root. The search stops near that bound, or when a turn no
+   longer helps.
+3. **Drop** the trees of least share, while the others take hardly longer.
 
-The stages and what each hands on::
+The stages and their results::
 
     draw by load ---> triples ---> share_out (linear program) ---> shares, z, prices
                                         ^                                  |
@@ -32,18 +34,18 @@ The stages and what each hands on::
 A plan in use replaces the first draw; triples are drawn by load only if it is far from the bound.
 Trees that are not in use cost ``stay`` extra, so those in use stay unless others save more.
 
-A cheap way is first the cheapest, which may be deep, and is then made lighter
-(:mod:`anabranch.plan._arborescence`). Shares are those of a vertex of the program, so there are
-no more trees than busy servers.
+The search for a cheap way finds the cheapest, which may be deep, and then makes it shallower
+(:mod:`anabranch.plan._arborescence`). The shares are a vertex of the program, so there are no more
+trees than busy servers.
 
 What must never happen:
 
 - *A tree crosses a pair of sites without a link.* Such hops have an infinite price. Trees of a
   previous plan that lost a link are left out.
 - *The same input gives another plan.* Draws have no randomness, equal triples count once, and sorts
-  are stable. So a simulation that is run again plans the same.
-- *The search goes on for nothing.* It ends within ``_NEAR`` of the bound, when a turn saves less
-  than ``_HELPS``, or after ``_TURNS``. The bound of a turn holds for all triples, drawn or not.
+  are stable. So a simulation that runs again makes the same plans.
+- *The search continues without a gain.* It ends within ``_NEAR`` of the bound, when a turn saves
+  less than ``_HELPS``, or after ``_TURNS``. A turn's bound holds for all triples, drawn or not.
 """
 
 from __future__ import annotations
@@ -66,25 +68,25 @@ from anabranch.plan._planner import CHUNK_ELEMENTS
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.intp]
 
-# Shares of a round of training unless a unit is given; docs/mechanisms has the measurements.
-_SHORT_FILL = 0.002  # the share of the least fill, where the size of the buffer is unknown
+# Parts of a round unless a unit is given; docs/mechanisms has the measurements.
+_SHORT_FILL = 0.002  # the part that the least fill takes, where the buffer's size is unknown
 _STEEP = 3  # power of the load in a price: at 1, busy ports are not spared enough
-_NEAR = 0.02  # the distance above the bound at which the search stops
-_TURNS = 5  # of drawing by dual values, at the most
-_BOUND_TURNS = 20  # of the same, for the bound alone
-_HELPS = 0.003  # the least saving of a turn after which another is tried
-_FEWER = 0.015  # the longer round that is accepted for fewer trees
-_STAY = 0.05  # the longer round that is accepted for trees in use
+_NEAR = 0.02  # the search stops this far above the bound
+_TURNS = 5  # most turns of drawing by dual values
+_BOUND_TURNS = 20  # the same, for the bound alone
+_HELPS = 0.003  # a turn that saves less is the last
+_FEWER = 0.015  # how much longer a round may take with fewer trees
+_STAY = 0.05  # how much longer a round may take with the trees in use
 _LEAST_SHARE = 1e-6  # of the buffer; the solver's own tolerance is 1e-7
 
-_MOST_ROOTS = 64  # that are tried in an overlay of more than _MANY sites
+_MOST_ROOTS = 64  # roots to try in an overlay of more than _MANY sites
 _MANY = 100  # sites
-_BOUND_TRIPLES = 64  # at first; prices find the others, and many sites need no more
+_BOUND_TRIPLES = 64  # at first; prices find the others, even for many sites
 _ELEMENT_BYTES = 4
 
 
 class Packed(Table, frozen=True, kw_only=True, tag_field="kind", tag="packed"):
-    """Trees packed so that together they use what the network has."""
+    """Trees packed so that together they use nearly all that the network can carry."""
 
     deep: ClassVar[bool] = True
     by_size: ClassVar[bool] = True
@@ -121,18 +123,18 @@ def packed(
     Args:
         overlay: n sites. Traced links count at their rate of time 0, see :meth:`Overlay.at`;
             drifting latencies at their start; loss by goodput; ports as servers of their own.
-        size_bytes: the buffer whose round shall be short, > 0: the smaller it is, the more depth
-            matters against rate. None for one so large that rate matters most.
-        chunk_bytes: the most bytes in a chunk, > 0; a smaller buffer is one chunk. Its transfer and
-            the latency are the cost of a hop.
+        size_bytes: the buffer to make the round short for, > 0. The smaller it is, the more depth
+            counts against rate. None for a buffer so large that rate counts most.
+        chunk_bytes: the most bytes in a chunk, > 0; a smaller buffer is one chunk. A hop costs its
+            transfer and the latency.
         version: the plan's.
-        previous: a plan in use, whose trees are kept where a round would be only a few per cent
-            shorter without them; they get new shares. Those that the overlay lacks a link for
-            are left out.
+        previous: a plan in use. Its trees stay where a round would be only a few per cent shorter
+            without them; they get new shares. A tree that needs a link which the overlay lacks is
+            left out.
 
     Returns:
         Trees in order of root, way up and way down; several may share a root. All their edges
-        are links. On a single site, that site.
+        are links. In an overlay of one site, the tree is that site.
 
     Raises:
         PlanError: the previous plan spans other sites.
@@ -162,7 +164,7 @@ def packed(
         return second * triple.fill_s + (0.0 if triple in used else stay)
 
     in_use = sorted(used, key=_order)
-    # So many that each link of a full mesh is in some eight; fewer would leave links unpriced.
+    # With this count, each link of a full mesh is in some eight; fewer would leave links unpriced.
     count = max(64, len(servers.roots) + 3 * servers.links // (n - 1))
     sharing = servers.share_out(in_use or servers.drawn_by_load(count, second), cost)
     bound = servers.least_z + second * least_fill_s
@@ -182,11 +184,11 @@ def packed(
 
 
 def bound_rate_bps(overlay: Overlay) -> float:
-    """Return a rate that no all-reduce exceeds, hardly above the limit's; bits per second.
+    """Return a rate that no all-reduce exceeds, slightly above the limit's; bits per second.
 
-    For overlays whose limit (:func:`anabranch.plan.limit_rate_bps`) takes minutes. By duality:
-    whatever prices the links and ports have, no packing of triples is faster than what they all
-    carry for the price of the cheapest triple. Infinite on a single site.
+    For overlays whose limit (:func:`anabranch.plan.limit_rate_bps`) takes minutes. By duality, at
+    any prices of the links and ports, no packing of triples is faster than the sum of price times
+    rate, divided by the price of the cheapest triple. Infinite on a single site.
     """
     if overlay.size == 1:
         return math.inf
@@ -199,7 +201,7 @@ def bound_rate_bps(overlay: Overlay) -> float:
             break
         least, drawn = servers.drawn_by_price(sharing.prices, 0.0)
         bound = max(bound, least / servers.worth(sharing.prices))
-        # All are kept, with a share or not: dropping some would let prices go in circles, where
+        # All triples stay, with a share or not: without some, prices could repeat in a cycle where
         # many sharings are equally good.
         triples += drawn
     return servers.unit_bps / bound
@@ -211,7 +213,7 @@ def _no_cost(triple: _Triple) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Triple:
-    """A root, the parents of both ways, ``NO_PARENT`` at the root, and how long a chunk takes."""
+    """A root, the parents of both ways, ``NO_PARENT`` at the root, and the fill in seconds."""
 
     root: int
     up: tuple[int, ...]
@@ -229,10 +231,10 @@ class _Sharing:
 
     Args:
         triples: at least one.
-        shares: of each, > 0; they sum to 1.
+        shares: of each triple, > 0; they sum to 1.
         cost: z plus the sum of share * cost, in units of 1 / unit_bps.
-        prices: what a bit more rate of each server would save: a dual solution, whose sum of price
-            times rate is 1.
+        prices: what a little more rate of each server would save: a dual solution, whose sum of
+            price times rate is 1.
     """
 
     triples: tuple[_Triple, ...]
@@ -252,12 +254,12 @@ class _Servers:
     """The m links and 2n ports of an overlay of n >= 2 sites; a missing port has infinite rate.
 
     Servers are in order: links by source and target, uplinks, downlinks. Rates are in units of
-    ``unit_bps``, the most that the worst-off site can take in or send out, and z is in units of
-    1 / unit_bps. All of the buffer passes each site in and out, so z >= 1, and since a tree crosses
-    a link at most twice, no link is of use beyond 2.
+    ``unit_bps``: the least, over all sites, of what one can receive or send. z is in units of
+    1 / unit_bps. All of the buffer passes each site in and out, so z >= 1. A tree crosses a link at
+    most twice, so no link is of use beyond 2.
 
     Attributes:
-        roots: the sites at which triples are drawn by load: of very many those of least fill.
+        roots: the sites at which to draw triples by load; of very many sites, those of least fill.
     """
 
     def __init__(self, overlay: Overlay, chunk_bytes: float) -> None:
@@ -324,7 +326,7 @@ class _Servers:
         return _Triple(root, tuple(ways[0].tolist()), tuple(ways[1].tolist()), float(up_s + down_s))
 
     def drawn_by_load(self, count: int, second: float) -> list[_Triple]:
-        """Return triples, roots in turn, each cheap where the ones before it have little load.
+        """Return triples, roots in turn, each over servers on which those before put little load.
 
         Args:
             count: of triples.
@@ -339,7 +341,7 @@ class _Servers:
                 price, hop_s = self._facing(up, ((load + 0.5) / self._rates) ** _STEEP)
                 way = cheapest_way(price, root)
                 if second:
-                    # The ways of both directions together should cost z.
+                    # Scales prices so that both ways together cost z.
                     total = np.delete(price[way, np.arange(self._n)], root).sum()
                     weight = second * total / (self.least_z / 2)
                     way = lighten(way, price, hop_s, root, weight)
@@ -352,7 +354,7 @@ class _Servers:
     def drawn_by_price(self, prices: _Floats, second: float) -> tuple[float, list[_Triple]]:
         """Return the least that any triple can cost at prices, and cheap triples at some roots.
 
-        Of very many sites, triples are drawn at those roots only where they may be cheapest.
+        In an overlay of very many sites, those are the roots whose triples may be cheapest.
 
         Args:
             prices: of the servers; prices times rates sum to 1.
@@ -378,11 +380,11 @@ class _Servers:
         return bound, self._triple(root, ways[0], ways[1])
 
     def worth(self, prices: _Floats) -> float:
-        """Return prices times rates: 1 but for rounding, where they are a sharing's."""
+        """Return the sum of prices times rates: 1 but for rounding, for a sharing's prices."""
         return float(prices[self._limited] @ self._rates[self._limited])
 
     def _facing(self, up: bool, prices: _Floats) -> tuple[_Floats, _Floats]:
-        """Return prices and times of the hops from parent (row) to child, its ports' included."""
+        """Return prices, with the ports', and times of the hops from parent (row) to child."""
         m, n = self.links, self._n
         price = np.full((n, n), np.inf)
         price[self._joined] = prices[:m]
@@ -447,7 +449,7 @@ class _Servers:
     def with_fewer(
         self, sharing: _Sharing, used: frozenset[_Triple], cost: Callable[[_Triple], float]
     ) -> _Sharing:
-        """Return a sharing that costs hardly more, among fewer triples, if any of them are new."""
+        """Return a sharing among fewer triples that costs hardly more, if any triple is new."""
         longest = (1 + _FEWER) * sharing.cost
         fewer = sharing
         while fewer.cost <= longest:

@@ -1,4 +1,4 @@
-"""What a planner is: parameters, as a scenario file spells them, with a method that plans."""
+"""The planner protocol: parameters, as in a scenario file, with a method that makes a plan."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ CHUNK_ELEMENTS = 1 << 16
 
 
 class Planner(Protocol):
-    """Where aggregates travel: a frozen value that makes a plan for any overlay."""
+    """A frozen value that makes a plan, the way of aggregates, for any overlay."""
 
     @property
     def deep(self) -> bool:
         """Whether its trees are many and deep.
 
-        Then chunks are to be small, and dealt to the trees while a round goes on.
+        Then chunks should be small, and dealt to the trees during a round.
         """
 
     @property
@@ -36,22 +36,21 @@ class Planner(Protocol):
         """Plan for an overlay.
 
         Args:
-            overlay: the network, as it is believed to be; traced links count at their rate of
-                time 0.
+            overlay: the network, as measured or given; traced links count at their rate of time 0.
             version: the plan's.
             previous: the plan in force, made by the same planner. Roots that the planner chose
                 stay: a new root would need its part of the model moved to it (NetStorm, IV-B).
-            elements: of the buffer; None where that is not known.
+            elements: of the buffer; None where the count is unknown.
             chunk_elements: the most elements of a chunk.
 
         Raises:
-            OverlayError: the planner names a site that the overlay has not got.
-            PlanError: there is no such plan.
+            OverlayError: the planner names a site that the overlay lacks.
+            PlanError: no plan has these parameters on this overlay.
         """
 
 
 def named_or_kept(overlay: Overlay, name: str | None, previous: Plan | None) -> int | None:
-    """Return the site of this name, or the root of the plan in force; None where neither is."""
+    """Return the site of this name, or the root of the plan in force; None without either."""
     if name is not None:
         return overlay.index(name)
     return None if previous is None else previous.trees[0].root

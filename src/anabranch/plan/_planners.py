@@ -1,4 +1,4 @@
-"""The planners that there are, in one list, and where aggregates travel by each."""
+"""All planners in one list."""
 
 from __future__ import annotations
 

@@ -1,23 +1,23 @@
-"""How long a round takes under a plan: the paper's metric, and one that knows contention.
+"""The seconds of a round under a plan: the paper's metric, and a bound that counts contention.
 
-The system. The flat buffer is cut into chunks, dealt to the trees by share (:func:`deal`) and sent
-lowest chunk first. A site sends a chunk's sum to its parent when all its children's sums for that
-chunk have come; the root turns round at once; sites pass results on at once; relays forward whole
-chunks. Every directed link serves one chunk at a time at its goodput, and the chunk arrives one
-latency later. A port (:class:`anabranch.overlay.Site`) is crossed at the same time as the link: a
-chunk takes as long as the slowest of the link and the ports at its ends. Adding up takes no time
-(NetStorm, Fig. 4: it overlaps with sending).
+The system. Sites cut the flat buffer into chunks, deal them to the trees by share (:func:`deal`)
+and send the lowest chunk first. A site sends a chunk's sum to its parent when all its children's
+sums for that chunk have come. The root sends the result at once; sites pass results on at once;
+relays forward whole chunks. Every directed link serves one chunk at a time at its goodput, and the
+chunk arrives one latency later. A chunk crosses a port (:class:`anabranch.overlay.Site`) and the
+link at the same time: it takes as long as the slowest of the link and the ports at its ends. Adding
+up takes no time (NetStorm, Fig. 4: it overlaps with sending).
 
 **The paper's metric** takes trees as independent and a tree's part of the buffer as one piece:
 seconds = max over trees of ``share * bits * (delay up + delay down)``, with the delays of
-:mod:`anabranch.plan._delay`. With shares in proportion to quality all trees tie. It has the way
-down, which eq. 2 leaves out because the paper's links are undirected and it merely doubles. It
-knows no ports.
+:mod:`anabranch.plan._delay`. With shares in proportion to quality all trees tie. It includes the
+way down. Eq. 2 leaves that out, because the paper's links are undirected and the way down only
+doubles the delay. The metric has no ports.
 
-**The contention bound.** Chunks pipeline, so a long round is paced by its busiest link or port,
+**The contention bound.** Chunks pipeline, so a long round is as slow as its busiest link or port,
 whatever the depth of the trees; path sums matter only while the pipeline fills and drains. Look at
-one *server*: a link, or a port, which serves all of a site's outgoing or incoming links. The trees
-that cross it cross it in *passages* (tree, way, edge, hop). For each passage
+one *server*: a link, or a port, which serves all of a site's outgoing or incoming links. Trees
+cross it in *passages* (tree, way, edge, hop). For each passage
 
 - ``head`` is the earliest moment that a first chunk can reach the server: one chunk's transfer and
   latency along the slowest path that feeds it (from the leaves, and for the way down through the
@@ -27,17 +27,17 @@ that cross it cross it in *passages* (tree, way, edge, hop). For each passage
   last consumer.
 
 For any set S of passages, the server cannot begin before the least head, is busy for the sum of
-their work, and leaves at least the least tail undone; so in any order of service, and however a
-port divides its rate among links,
+their work, and leaves at least the least tail undone. So in any order of service, and in any
+division of a port's rate among links,
 
     seconds >= max over servers, over S of (min head in S + sum of work in S + min tail in S).
 
-The inner maximum is what a preemptive schedule of the one server takes that always serves the
-longest tail (Jackson's rule; Carlier 1982), which is how we find it, in O(k log k) for k passages.
-It is a true lower bound, and met where one link is plainly the busiest. Against the schedule
-event by event, for 61 M float32 in chunks of 2**18, it is less than 1 % short on Internet2 and less
-than 3 % on random overlays of 4 to 13 sites. It is optimistic where links about equally busy feed
-one another and a round has few chunks: up to 27 % for 4 M float32, which is 16 such chunks.
+The inner maximum is the length of the server's preemptive schedule that always serves the longest
+tail (Jackson's rule; Carlier 1982). The code builds that schedule, in O(k log k) for k passages.
+The bound is a true lower bound, and exact where one link is clearly the busiest. Against the
+schedule event by event, for 61 M float32 in chunks of 2**18, it is less than 1 % short on Internet2
+and less than 3 % on random overlays of 4 to 13 sites. It is optimistic where about equally busy
+links feed one another and a round has few chunks: up to 27 % for 4 M float32, or 16 such chunks.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ _Server = TypeVar("_Server", _Link, Port)
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a plan promises for one round.
+    """The predicted times and loads of one round of a plan.
 
     Args:
-        paper_s: the paper's metric, seconds: trees apart from each other, each part in one piece.
-        contention_s: the pipelined bound, seconds, with every link shared as it really is.
+        paper_s: the paper's metric, seconds: independent trees, each part in one piece.
+        contention_s: the pipelined bound, seconds, with links shared among trees.
         bottleneck: the (source, target) link that sets ``contention_s``; None where a port does,
             and on a single site.
         bottleneck_port: the port that sets ``contention_s``, as (site, "uplink" or "downlink");
@@ -83,8 +83,8 @@ class Prediction:
     link_busy_s: Mapping[_Link, float]
 
 
-class _Passage(NamedTuple):  # of which there are many: quicker to make than a dataclass
-    """One tree's use of one link or port, seconds; see the theory above."""
+class _Passage(NamedTuple):  # quicker to make than a dataclass, and there are many
+    """One tree's use of one link or port, seconds; the module docstring has the theory."""
 
     head_s: float
     work_s: float
@@ -126,7 +126,7 @@ def predict(plan: Plan, overlay: Overlay, size_bytes: float, *, chunk_bytes: flo
             "and chunk_bytes > 0"
         )
     plan.check_fits(overlay)
-    # Many trees share their edges: what an edge is, is looked up once.
+    # Many trees share edges: look each edge up once.
     hops_of = cache(partial(_hops, plan, overlay))
     delay_s_per_bit = cache(partial(path_delay_s_per_bit, plan, overlay))
     has_ports = any(site.uplink_bps or site.downlink_bps for site in overlay.sites)
@@ -154,7 +154,7 @@ def predict(plan: Plan, overlay: Overlay, size_bytes: float, *, chunk_bytes: flo
 
 
 def _slowest(passages: Mapping[_Server, list[_Passage]]) -> tuple[float, _Server | None]:
-    """Return the largest bound and whose it is, the last of equals; (0.0, None) where none is."""
+    """Return the largest bound and its server, the last of equals; (0.0, None) without servers."""
     bounds = ((_bound_s(found), server) for server, found in passages.items())
     return max(bounds, default=(0.0, None))
 
@@ -184,11 +184,11 @@ def _passages(
     size_bytes: float,
     chunk_bytes: float,
 ) -> Iterator[tuple[_Link, _Passage]]:
-    """Yield each link that a tree crosses, and the passage, on both ways."""
+    """Yield each link that a tree crosses on either way, with the passage."""
     tree_bits = 8 * size_bytes * tree.share
     chunk_bits = tree_bits / math.ceil(tree_bits / (8 * chunk_bytes))  # cut evenly, as by deal
 
-    @cache  # asked for up to three times
+    @cache  # called up to three times for each edge
     def edge_s(source: int, target: int) -> float:
         return sum(
             [chunk_bits / hop.slowest_bps + hop.latency_s for hop in hops_of(source, target)]
@@ -197,7 +197,11 @@ def _passages(
     def along(
         source: int, target: int, head_s: float, after_s: float
     ) -> Iterator[tuple[_Link, _Passage]]:
-        """Yield an edge's passages: known at the source, ``after_s`` to go from the target."""
+        """Yield an edge's passages.
+
+        The source has a chunk at ``head_s``; the chunk's last consumer gets it ``after_s`` after
+        the target.
+        """
         left_s = edge_s(source, target) + after_s
         for link, goodput_bps, slowest_bps, latency_s in hops_of(source, target):
             transfer_s = chunk_bits / slowest_bps
@@ -209,7 +213,7 @@ def _passages(
     gather_s = subtree_delays(tree, tree.up, edge_s)
     spread_s = subtree_delays(tree, tree.down, lambda child, parent: edge_s(parent, child))
     sites = len(tree.up)
-    to_go_s = [spread_s[tree.root]] * sites  # from a sum's being known to its last consumer
+    to_go_s = [spread_s[tree.root]] * sites  # from a site's sum to the last site with the result
     for site in root_first(tree, tree.up):
         parent = tree.up[site]
         if parent != NO_PARENT:
@@ -226,7 +230,7 @@ def _passages(
 def _bound_s(passages: list[_Passage]) -> float:
     """Return the largest of min head + sum of work + min tail over all sets of passages.
 
-    At every moment the link serves, of the passages that have come, the one of longest tail.
+    At every moment the server serves the passage of longest tail among those that have come.
     """
     coming = sorted(passages, key=lambda passage: passage.head_s, reverse=True)
     waiting: list[tuple[float, float]] = []  # (-tail, work left)

@@ -1,4 +1,4 @@
-"""Trees in which only some sites have anything to say: which must pass it on, which need not."""
+"""Trees in which only some sites contribute or receive: the other sites that data still passes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from anabranch.plan._model import ABSENT, NO_PARENT, Plan, Tree
 def children_towards(
     parents: tuple[int, ...], members: Collection[int]
 ) -> tuple[tuple[int, ...], ...]:
-    """Return, for each site, its children in a tree that are members or have some below them.
+    """Return, for each site, its children in a tree that are members or have members below them.
 
     Args:
         parents: of each site, ``NO_PARENT`` at the root: a tree's way up, or its way down.
-        members: sites.
+        members: of the exchange, by index.
 
     >>> children_towards((-1, 0, 1, 1, 0), members={0, 3})
     ((1,), (3,), (), (), ())
@@ -34,7 +34,7 @@ def children_towards(
 
 
 def meetings(plan: Plan, members: Collection[int]) -> set[int]:
-    """Return the sites of a plan's trees where ways to or from members meet, members or not.
+    """Return the sites, members or not, where ways to or from members meet in a plan's trees.
 
     >>> hub = Plan(1, (Tree(0, 1.0, (-1, 0, 1, 1, 0), (-1, 0, 1, 1, 0)),))
     >>> meetings(hub, {2, 3, 4}), meetings(hub, {2, 4})
@@ -50,9 +50,9 @@ def meetings(plan: Plan, members: Collection[int]) -> set[int]:
 
 
 def in_between(plan: Plan, members: Collection[int]) -> set[int]:
-    """Return the sites that something from a member passes on its trees, or to it, roots included.
+    """Return the sites that members' data passes on a plan's trees, up or down.
 
-    A member that no other's passes is not among them. Relays are.
+    Roots and relays are included. A member is included only if another member's data passes it.
     """
     found = {tree.root for tree in plan.trees}
     for tree in plan.trees:
@@ -71,11 +71,11 @@ class Place:
 
     Args:
         parent: the site that it sends its sums to, or gets results from; ``NO_PARENT`` at the
-            root, and where nothing passes.
-        path: every site on the way up to the parent, both ends included; empty where nothing goes
-            up.
+            root, and where no data passes.
+        path: every site on the way up to the parent, both ends included; empty where it sends
+            nothing up.
         children: the sites whose sums it awaits, in order of index.
-        paths_down: the ways to the sites that it passes results on to, in order of their index.
+        paths_down: the ways to the sites that get its results, in order of their index.
     """
 
     parent: int = NO_PARENT
@@ -89,12 +89,12 @@ def places_up(
 ) -> tuple[Place, ...]:
     """Return a site's place in each tree's way up, if only some sites contribute.
 
-    Every site with contributors below adds up what comes from them; a lone contributor sends to
-    the roots directly.
+    Every site with contributors below adds up their sums. A lone contributor sends to the roots
+    directly.
 
     Args:
-        plan: whose trees carry the sums.
-        site: whose places.
+        plan: its trees carry the sums.
+        site: the site to place.
         contributors: None for every member of the plan.
 
     >>> from anabranch.plan import Tree
@@ -139,11 +139,11 @@ def places_down(
     """Return a site's place in each tree's way down, if only some sites receive.
 
     Args:
-        plan: whose trees carry the results.
-        site: whose places.
+        plan: its trees carry the results.
+        site: the site to place.
         receivers: None for every member of the plan.
-        by_nodes: whether what goes to a lone receiver, too, stops at each node of the tree in
-            between: then no site's parent changes as receivers are lost.
+        by_nodes: whether results for a lone receiver, too, stop at each tree node on the way. Then
+            no site's parent changes when receivers are lost.
 
     >>> from anabranch.plan import Tree
     >>> chain = Plan(1, (Tree(0, 1.0, (-1, 0, 1), (-1, 0, 1)),))
@@ -183,15 +183,15 @@ def _lone_down(plan: Plan, site: int, receiver: int) -> tuple[Place, ...]:
 
 
 def restrict(plan: Plan, members: Collection[int]) -> Plan:
-    """Return a plan whose trees span some members of another, which relay for one another.
+    """Return a plan whose trees span only some members of a given plan.
 
-    Each member sends to the nearest member above it in the tree; the sites in between relay. Where
-    the root is no member, the first member below it becomes one, and the others' ways lead to it
-    past the old root.
+    Each member sends to the nearest member above it in the tree; the sites between them relay.
+    Where the root is not a member, the nearest member below becomes the root. The other members'
+    ways lead to it past the old root.
 
     Args:
-        plan: to take the trees from.
-        members: sites of its trees, one at least.
+        plan: has the trees.
+        members: sites of its trees, at least one.
     """
     wanted = frozenset(members)
     routes: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -233,7 +233,7 @@ def _leads_up(parents: list[int], root: int) -> bool:
 
 
 def _nearest(parents: tuple[int, ...], root: int, wanted: frozenset[int]) -> int:
-    """Return the member that is the fewest edges below a root that is none."""
+    """Return the member the fewest edges below a root that is not a member."""
 
     def depth(site: int) -> int:
         edges = 0
@@ -245,10 +245,10 @@ def _nearest(parents: tuple[int, ...], root: int, wanted: frozenset[int]) -> int
 
 
 def _way(plan: Plan, index: int, source: int, target: int) -> tuple[int, ...]:
-    """Return the sites between two that are neighbours only since others were left out.
+    """Return the way between two sites that became neighbours when others were left out.
 
-    Up to the lowest site that both have above them, by the tree's way up, and down again by its
-    way down: a tree has links for either.
+    It follows the tree's way up to the lowest site above both, and then the tree's way down. The
+    tree has links for both ways.
     """
     ahead = plan.way_up(index, source)
     behind = plan.way_down(index, target)

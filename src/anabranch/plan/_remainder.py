@@ -1,4 +1,4 @@
-"""What is left of a network when sites and links are lost, and plans for it. Pure."""
+"""The remainder of a network without lost sites and links, and plans for it. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from anabranch.plan._model import ABSENT, Group, Plan, Tree
 
 @dataclass(frozen=True)
 class Remainder:
-    """The sites of an overlay that still reach one another, as an overlay of their own.
+    """The sites of an overlay that still reach one another, as a smaller overlay.
 
     Args:
-        sites: their indices in the whole overlay, rising; a site's place here is its index in
-            ``overlay``.
-        size: of the whole overlay.
-        overlay: those sites, and the links among them that are left.
+        sites: their indices in the whole overlay, rising. A site's place in this tuple is its index
+            in ``overlay``.
+        size: number of sites in the whole overlay.
+        overlay: those sites, and the links left among them.
     """
 
     sites: tuple[int, ...]
@@ -25,7 +25,7 @@ class Remainder:
     overlay: Overlay
 
     def widen(self, plan: Plan) -> Plan:
-        """Return a plan for the remainder as one for the whole, of which the others are no members.
+        """Return a plan for the remainder as one for the whole; the other sites are no members.
 
         >>> from anabranch.overlay import Link, Site
         >>> links = tuple(Link(a, b, 1e6) for a in range(3) for b in range(3) if a != b)
@@ -103,11 +103,12 @@ def remainder(
 
     Args:
         overlay: the whole.
-        lost: sites that are gone.
-        cut: links that are, as (source, target).
-        around: return the part of this site instead, which is not lost.
+        lost: sites.
+        cut: lost links, as (source, target).
+        around: a site that is not lost: return the part that holds it, whatever its size.
 
-    Of parts of one size, that with the lowest index is the one. One site at least must be left.
+    Of parts of equal size, the one with the lowest index is returned. At least one site must be
+    left.
     """
     links = [
         link

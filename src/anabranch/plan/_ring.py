@@ -1,4 +1,4 @@
-"""The ring: each site sends to the next, round and round (gloo's and NCCL's all-reduce)."""
+"""The ring: each site sends to the next (gloo's and NCCL's all-reduce)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Ring(Table, frozen=True, kw_only=True, tag_field="kind", tag="ring"):
     """Each site sends to the next one round a ring.
 
     Args:
-        order: names of all sites, each of which sends to the next, and the last to the first; None
-            for the best.
-        both_ways: whether half of the buffer goes round the other way; None for what is faster.
+        order: names of all sites; each sends to the next, and the last to the first. None for the
+            best order.
+        both_ways: whether half of the buffer goes round the other way; None for the faster choice.
     """
 
     order: tuple[str, ...] | None = None
@@ -54,24 +54,24 @@ def ring(
     both_ways: bool | None = None,
     version: int = 1,
 ) -> Plan:
-    """Plan a ring: ring all-reduce, whose reduce-scatter goes up and whose all-gather goes down.
+    """Plan a ring all-reduce: ways up do the reduce-scatter, ways down the all-gather.
 
     Each site is the root of an equal share. The sums of a share begin at the site after the root
-    and go once round to it, each site adding its own; the mean goes from it once round the same
-    way. So each directed link of the ring carries ``2 (n - 1) / n`` of the buffer.
+    and go once round to the root; each site adds its own. The mean goes from the root once round
+    the same way. So each directed link of the ring carries ``2 (n - 1) / n`` of the buffer.
 
     Args:
         overlay: n sites. Neighbours without a link get a relay route.
-        order: all sites, each sending to the next; None for the order of the highest steady rate,
-            and of those of the least latency all round: of all orders up to nine sites, found by
-            steps beyond (:mod:`anabranch.plan._ring_order`).
+        order: all sites, each sending to the next. None for the order of the highest steady rate,
+            and in a tie the least latency all round. Up to nine sites, that is the best of all
+            orders; beyond, a search improves orders in steps (:mod:`anabranch.plan._ring_order`).
         both_ways: whether half of each share goes round the other way. Links that are as fast one
-            way as the other then carry twice as much; where they are not, one way, along those
-            that are fast, may be faster. None for the higher steady rate, one way if they tie.
+            way as the other then carry twice as much. Where links are not, a ring along the fast
+            directions may be faster. None for the higher steady rate, one way if they tie.
         version: the plan's.
 
     Raises:
-        PlanError: the order does not name every site once.
+        PlanError: the order does not name every site exactly once.
     """
     if order is not None and sorted(order) != [*range(overlay.size)]:
         raise PlanError(_not_all_once(overlay, order))

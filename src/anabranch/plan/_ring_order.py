@@ -1,20 +1,19 @@
 """The best order of sites round a ring.
 
-Each site sends as much to the next as every other does, so a ring is as slow as its slowest
-*server*, a link or a port: the one of most ``crossings / rate``. Two neighbours cross the links of
-the whole way between them, the ports at its ends, and those of its relays. Without relays every
-order crosses each port once, and the best order is the bottleneck travelling salesman's tour over
-directed links; with them, ways share links. Of orders that are equally quick, one of less latency
-all round is better.
+All sites send the same amount, so a ring is as slow as its slowest *server*, a link or a port: the
+one of most ``crossings / rate``. A site's data to its neighbour crosses the links of the whole way
+between them, the ports at its ends, and the ports of its relays. Without relays every order crosses
+each port once, and the best order is the bottleneck travelling salesman's tour over directed links.
+With relays, ways share links. Of equally quick orders, the one of least latency all round is best.
 
-Up to nine sites all orders are tried. Beyond, greedy walks are improved in steps:
+Up to nine sites the search tries all orders. Beyond, it improves greedy walks in steps:
 
-- A step parts two neighbours, first those whose servers are the slowest. The ring is mended by
-  exchanging the two parts before and behind a cut, or by turning a part round (what Or-3opt and
-  2-opt do): about n * n / 2 orders. All are estimated at the loads of the order at hand, and the
-  few that look best are worked out.
-- Steps first lower the sum over servers of ``(crossings / rate) ** 16``, which the slowest
-  dominates; then the latency, while no server may be slower than the slowest.
+- A step parts two neighbours, first those whose servers are the slowest. It then closes the ring by
+  exchanging the two parts before and behind a cut, or by reversing a part (as Or-3opt and 2-opt
+  do): about n * n / 2 orders. The search estimates all of them at the loads of the present order,
+  and computes the few that look best.
+- Steps first lower the sum over servers of ``(crossings / rate) ** 16``, which the slowest server
+  dominates. Then they lower the latency, while no server may become slower than the slowest was.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ _MOST_EXACT = 9  # sites of which all orders are tried: 40,320
 _MOST_STARTS, _STARTS_OF_ALL = (
     6,
     400,
-)  # greedy walks; of larger overlays fewer, as each takes longer
+)  # greedy walks; fewer for larger overlays, as each takes longer
 _STEEP = 16
-_FORBIDDEN = 1e6  # the price of twice the slowest, in latencies all round
-_WORKED_OUT = 8  # moves of a step
+_FORBIDDEN = 1e6  # the price of twice the slowest server's time, in latencies all round
+_WORKED_OUT = 8  # moves of a step to compute
 _EQUAL = 1e-9  # relative
 
 
@@ -49,12 +48,12 @@ def best_order(
 ) -> tuple[int, ...]:
     """Return the order in which a ring is quickest, each site sending to the next.
 
-    The best of all orders up to nine sites; beyond, one that none of the moves above improves.
+    Up to nine sites, the best of all orders; beyond, an order that no move above improves.
 
     Args:
-        overlay: n sites; links count at their goodput, of time 0.
-        ways: for each ordered pair of sites without a link, the sites that what one sends to the
-            other passes, both included; of other pairs, the direct link where left out.
+        overlay: n sites; links count at their goodput of time 0.
+        ways: for ordered pairs of sites, all sites on the way from one to the other, both included.
+            Every pair without a link needs a way; another pair without one uses its direct link.
         both_ways: whether each site sends as much to the one before it, too.
 
     Returns:
@@ -73,7 +72,7 @@ def best_order(
 
 
 class _Search:
-    """What orders of n >= 3 sites cost, and cheaper ones.
+    """The costs of orders of n >= 3 sites, and a search for cheaper orders.
 
     Servers are in order: links as the overlay has them, uplinks, downlinks. An order is an array of
     all sites, shape (n,); the ordered pair of sites (s, t) has the number ``s * n + t``.
@@ -145,7 +144,7 @@ class _Search:
         return tuple(np.roll(found, -int(np.argmin(found))).tolist())
 
     def walk(self, start: int) -> _Ints:
-        """Return the order of a walk that always goes on to the cheapest site left."""
+        """Return the order of a walk that always takes the cheapest site left."""
         price = (self._s_per_bit / self._s_per_bit.max()) ** _STEEP
         cost = (self._crossings @ price).reshape(self._n, self._n)
         order = [start]
@@ -155,7 +154,7 @@ class _Search:
         return np.array(order)
 
     def improved(self, order: _Ints) -> _Ints:
-        """Return what steps make of an order: first a quicker one, then one of less latency."""
+        """Return an order improved in steps: first a quicker ring, then less latency."""
         slowest = float(self._busy(order[None]).max())
         order = self._descend(order, lambda busy: (busy / slowest) ** _STEEP, 0.0)
         most = (1 + _EQUAL) * float(self._busy(order[None]).max())
@@ -175,7 +174,7 @@ class _Search:
         return order
 
     def _step(self, order: _Ints, price: _Price, second: float) -> _Ints | None:
-        """Return a cheaper order, one move away, that parts neighbours as dear as can be."""
+        """Return a cheaper order one move away; it parts the dearest neighbours first."""
 
         def cost(orders: _Ints) -> _Floats:
             of_servers = np.asarray(price(self._busy(orders)).sum(axis=1))
@@ -193,7 +192,7 @@ class _Search:
         for place in np.argsort(-estimate[own], kind="stable").tolist():
             if estimate[own[place]] <= _EQUAL * now:
                 break
-            path = np.roll(order, -place - 1)  # from behind the cut on
+            path = np.roll(order, -place - 1)  # begins behind the cut
             near = _mended(path, estimate.reshape(n, n)[np.ix_(path, path)])
             costs = cost(near)
             if costs.min() < (1 - _EQUAL) * now:
@@ -202,7 +201,7 @@ class _Search:
 
 
 def _mended(path: _Ints, cost: _Floats) -> _Ints:
-    """Return the few rings that look cheapest, where a path's ends are not to be joined.
+    """Return the few rings that look cheapest, of those that do not join the path's ends.
 
     Args:
         path: all sites, shape (n,), more than four.
@@ -214,7 +213,7 @@ def _mended(path: _Ints, cost: _Floats) -> _Ints:
     # Cut behind i and, later, behind j; the parts A, B, C are joined as A, C, B.
     exchange = cost[:-1, 1:] + cost[-1, 1:, None] + cost[:-1, 0] - ahead[:, None] - ahead
     exchange[np.tri(n - 1, dtype=bool)] = np.inf
-    # Cut behind j: the first of the two parts is turned round, or the second.
+    # Cut behind j: reverse the first of the two parts, or the second.
     first = turned[:-1] + cost[-1, :-1] + cost[0, 1:] - ahead
     second = turned[-1] - turned[1:] + cost[:-1, -1] + cost[1:, 0] - ahead
     change = np.concatenate([exchange.ravel(), first, second])
@@ -224,7 +223,7 @@ def _mended(path: _Ints, cost: _Floats) -> _Ints:
 
 
 def _move(path: _Ints, number: int) -> _Ints:
-    """Return the ring of one of the moves above, by its place among them."""
+    """Return the ring of the move with this place in `_mended`'s array of changes."""
     i, j = divmod(number, len(path) - 1)
     first, second = path[: j + 1], path[j + 1 :]
     if i == len(path) - 1:

@@ -1,9 +1,9 @@
-"""Relay routes: how a message gets between two sites that share no link.
+"""Relay routes: the paths of messages between two sites without a link.
 
-The shape of a star or of a balanced tree ignores the overlay, so some of its edges have no link;
-their messages are forwarded whole by the sites between. A route takes the fewest hops, as plain IP
-routing does; of those, the least transfer delay (sum of 1 / goodput); of those, the path that
-comes first in order of site indices.
+The shape of a star or of a balanced tree ignores the overlay, so some of its edges have no link.
+The sites between forward the messages of such an edge whole. A route takes the fewest hops, as
+plain IP routing does. In a tie, it takes the least transfer delay (sum of 1 / goodput); then the
+path that comes first in order of site indices.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from anabranch.plan._model import link_of
 def relay_routes(
     overlay: Overlay, edges: Iterable[tuple[int, int]]
 ) -> dict[tuple[int, int], tuple[int, ...]]:
-    """Return a route for every edge that has no link of its own.
+    """Return a route for every edge without a link.
 
     Args:
         overlay: strongly connected, so that each route exists.
@@ -45,8 +45,8 @@ def relay_routes(
 def hub_load(overlay: Overlay, hub: int) -> dict[tuple[int, int], float]:
     """Return the load of a star's links, by (source, target), in buffers.
 
-    The routes to a hub, and those from it, form a tree: a link carries a buffer for each site
-    beyond it. So a star can be rated without its routes being written out.
+    The routes to a hub form a tree, and so do the routes from it: a link carries a buffer for each
+    site beyond it. So the load follows without a list of the star's routes.
     """
     load: dict[tuple[int, int], float] = {}
     others = {*range(overlay.size)} - {hub}

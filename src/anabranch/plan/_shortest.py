@@ -30,8 +30,9 @@ class ShortestPaths:
 def shortest_paths(hops: npt.NDArray[np.float64]) -> ShortestPaths:
     """Find the shortest paths between all pairs of sites.
 
-    Floyd-Warshall in both directions, O(n^3). Equal paths: the one whose highest-numbered relay
-    is lowest, a direct link before all others, so equal overlays give equal trees.
+    Floyd-Warshall in both directions, O(n^3). Of equal paths, it takes the one whose
+    highest-numbered relay is lowest, and a direct link before all others. So equal overlays give
+    equal trees.
 
     Args:
         hops: from row to column, shape (n, n), > 0; inf where there is no link. Any site must

@@ -1,9 +1,9 @@
-"""The maximum-throughput spanning tree: what TSEngine, the paper's MST baseline, builds.
+"""The maximum-throughput spanning tree, which TSEngine, the paper's MST baseline, builds.
 
 The tree grows from its root, each time by the fastest link between the tree and a site outside
-(Prim's rule): on the way up over links *into* the tree, on the way down over links *out of* it.
-By the cut argument, the slowest link of each way is as fast as it can be for any tree at that
-root. Where both directions of every link are equally fast this is the maximum spanning tree.
+(Prim's rule). The way up uses links *into* the tree, the way down links *out of* it. By the cut
+argument, no tree at that root has a faster slowest link, on either way. Where both directions of
+every link are equally fast, this is the maximum spanning tree.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def spanning(overlay: Overlay, *, root: int | None = None, version: int = 1) -> 
         version: the plan's.
 
     Returns:
-        One tree, all of whose edges are links. Among equally fast links it grows by the one to
-        the lowest site outside, from the parent that joined the tree first.
+        One tree; all its edges are links. Among equally fast links it grows by the link to the
+        lowest site outside, from the parent that joined the tree first.
 
     Raises:
         PlanError: ``root`` is no site.
@@ -69,9 +69,9 @@ def spanning(overlay: Overlay, *, root: int | None = None, version: int = 1) -> 
 
 
 def _grow(goodput_bps: npt.NDArray[np.float64], root: int) -> tuple[int, ...]:
-    """Return each site's parent; ``goodput_bps[inside, outside]`` is the link that would join."""
+    """Return each site's parent; ``goodput_bps[inside, outside]`` is the joining link's goodput."""
     parent = np.full(len(goodput_bps), root)
-    fastest_bps = goodput_bps[root].copy()  # from the tree so far to each site; -1 for its own
+    fastest_bps = goodput_bps[root].copy()  # from the tree to each site; -1 for a site in the tree
     fastest_bps[root] = -1.0
     inside = np.zeros(len(goodput_bps), dtype=bool)
     inside[root] = True

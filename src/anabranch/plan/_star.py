@@ -41,8 +41,8 @@ class Star(Table, frozen=True, kw_only=True, tag_field="kind", tag="star"):
 def star(overlay: Overlay, *, hub: int | None = None, version: int = 1) -> Plan:
     """Plan a star: each site talks to the hub over its link, or its shortest relay route.
 
-    Every site's copy travels alone: relays forward and do not add up, so a link near the hub
-    carries the buffer once for each site behind it.
+    Relays forward every site's copy and do not add up, so a link near the hub carries the buffer
+    once for each site behind it.
 
     Args:
         overlay: n sites.

@@ -1,4 +1,4 @@
-"""A deal that goes on while the round does: chunks, and trees given to them one by one."""
+"""A deal during a round: the chunks of a buffer, and trees for them one by one."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from functools import lru_cache
 
 from anabranch.plan._model import Plan
 
-# Chunks of each tree that the shrinking ones at the end make up for, and the most of the buffer
-# that is cut so; and how many of the smallest make a whole one.
+# The end of a buffer, which is cut into shrinking chunks: so many whole chunks for each tree, and
+# at most this part of the buffer. The smallest chunk is a whole one divided by _SMALLEST.
 _ENDING_A_TREE, _ENDING_SHARE = 6, 0.25
 _SMALLEST = 4
 LEAST_CHUNK_ELEMENTS = 1 << 14
-"""Of a chunk: a smaller one costs more to handle than it saves."""
-_FILLING_CHUNKS = 1000  # of a buffer, so that filling the trees takes little of the whole
+"""A smaller chunk costs more to handle than it saves."""
+_FILLING_CHUNKS = 1000  # chunks of a buffer, so that filling the trees is a small part of a round
 _FILLING_ELEMENTS = 1 << 16
 _SHALLOW_ELEMENTS = 1 << 18
 
 
 def filling_elements(elements: int, deep: bool) -> int:
-    """Return the most elements of a chunk that let the trees fill quickly.
+    """Return the most elements of a chunk with which the trees fill quickly.
 
     Args:
         elements: of the buffer.
@@ -34,13 +34,14 @@ def filling_elements(elements: int, deep: bool) -> int:
 def cut(plan: Plan, elements: int, chunk_elements: int) -> tuple[tuple[int, int], ...]:
     """Cut a buffer into chunks of at most ``chunk_elements``, whichever trees carry them.
 
-    They are equal, except that towards the end they shrink with what is left, to a quarter: a
-    round ends with the way of its last chunks up and down their trees, on which links wait for one
-    another, and smaller ones are there sooner. (As in guided self-scheduling, Polychronopoulos and
-    Kuck, 1987.) Not where relays carry tree edges, whose credit is for so many chunks of any size.
+    They are equal, except that the last ones shrink with what is left of the buffer, to a quarter.
+    A round ends when its last chunks have gone up and down their trees, where links wait for one
+    another; smaller chunks arrive sooner. (As in guided self-scheduling, Polychronopoulos and Kuck,
+    1987.) Chunks do not shrink where relays carry tree edges: a relay's credit counts chunks,
+    whatever their size.
 
     Args:
-        plan: whose trees share the buffer: the more, the sooner chunks begin to shrink.
+        plan: its trees share the buffer; the more trees, the sooner chunks begin to shrink.
         elements: of the buffer, >= 0.
         chunk_elements: the most elements a chunk may have, >= 1.
 
@@ -68,14 +69,14 @@ def _cut(shrinking: int, elements: int, most: int) -> tuple[tuple[int, int], ...
     start = 0
     while left := elements - start:
         size = most if left >= ending else max(least, int(most * left / ending))
-        stop = start + -(-left // -(-left // size))  # evenly, rather than leave a rest
+        stop = start + -(-left // -(-left // size))  # evenly, so that no small rest stays
         bounds.append((start, stop))
         start = stop
     return tuple(bounds)
 
 
 def interleave(shares: Sequence[float], chunks: int) -> tuple[int, ...]:
-    """Return the trees of the first chunks: each tree at even distances, as often as its share.
+    """Return the trees of the first chunks; each tree comes at even distances, by its share.
 
     >>> interleave([0.5, 0.25, 0.25], 6)
     (0, 1, 2, 0, 0, 1)
