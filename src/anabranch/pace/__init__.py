@@ -1,7 +1,7 @@
-"""Pure: who may proceed when, one file a pace, and how much work each has.
+"""Pure: when each worker may proceed, one file a pace, and how large its batches are.
 
-A pace is a value that makes the rule of a run (:class:`Pace`). Those that there are stand in one
-list, :data:`AnyPace`, by which scenario files and tests know them.
+A pace is a frozen value that makes the rule of a run (:class:`Pace`). One list, :data:`AnyPace`,
+names all paces for scenario files and tests.
 """
 
 from typing import get_args as _get_args

@@ -11,12 +11,12 @@ from anabranch.pace._pace import NEVER_S, Rule, Step, Workers
 
 
 class Asp(Table, frozen=True, kw_only=True, tag_field="kind", tag="asp"):
-    """No coordination: an update becomes part of the model when it comes, whatever it missed.
+    """No coordination: an update becomes part of the model when it comes, however stale it is.
 
     Args:
-        share: how far each update takes the model, in (0, 1]: the mixing weight of FedAsync (Xie et
-            al., 2019), 0.6 there, which the merge rule ``staleness`` lowers; None for one worker's
-            part of all.
+        share: how far each update moves the model, in (0, 1]: the mixing weight of FedAsync (Xie et
+            al., 2019), which takes 0.6. The merge rule ``staleness`` lowers it. None for one
+            worker's part of all workers.
     """
 
     share: Annotated[float, Meta(gt=0, le=1)] | None = None

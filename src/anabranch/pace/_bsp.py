@@ -11,7 +11,7 @@ from anabranch.pace._pace import NEVER_S, Rule, Step, Update, Workers
 class Bsp(Table, frozen=True, kw_only=True, tag_field="kind", tag="bsp"):
     """One barrier each iteration: all updates become part of the model in one step.
 
-    A worker that joins takes part in the iteration in progress, with the model as it is.
+    A worker that joins computes an update for the iteration in progress, on the present model.
     """
 
     barrier: ClassVar[bool] = True
@@ -21,7 +21,7 @@ class Bsp(Table, frozen=True, kw_only=True, tag_field="kind", tag="bsp"):
         return _Rule()
 
     def staleness_bound(self, workers: int) -> int:
-        """Return 0: every worker computes on the model that all updates are in."""
+        """Return 0: every worker computes on a model that contains all updates."""
         return 0
 
 
@@ -59,7 +59,7 @@ class _Rule:
     def _pass_barrier(self) -> tuple[Step, ...]:
         if self._workers.computing or not self._in:
             return ()
-        # By index and not by arrival, so that the sum has the same bits whichever came first.
+        # By index and not by arrival, so that the sum has the same bits in any order of arrival.
         updates = tuple(self._in[worker] for worker in sorted(self._in))
         for worker, _ in updates:
             self._workers.proceed(worker)

@@ -1,4 +1,4 @@
-"""Updates that are collected until enough are in: what rounds of clients have in common."""
+"""Updates of a round, collected until enough have come: shared by FedAvg and FL-R²SP."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ from collections.abc import Collection, Iterable, Iterator
 from anabranch.pace._pace import NEVER_S, Update
 from anabranch.pace._usual import Average
 
-# A round that has not its number, since workers hang, ends so much later than rounds usually do.
+# A round with too few updates, as workers hang, ends after this many times a round's usual time.
 _DEADLINE = 3.0
-_MOST_DOUBLINGS = 30  # of that
-_FEW = 0.5  # of its number: with fewer, a round ended too early
+_MOST_DOUBLINGS = 30  # of that time
+_FEW = 0.5  # the part of the wanted updates below which a round ended too early
 _NOT_KNOWN = Average(1.0)
-_ROUNDING = 1e-9  # by which a fraction of a number of workers may miss a whole number
+_ROUNDING = 1e-9  # a fraction of the workers may miss a whole number by this much
 
 
 class Collected:
-    """The updates of a round that have come, and when it is enough.
+    """The updates of a round that have come, and whether they are enough.
 
     Args:
-        fraction: of the workers that take part in it; so many updates end it.
+        fraction: of the round's workers; that many updates end it.
         smoothing: weight of the latest round's time in the moving average.
-        deadline_s: how long it is waited for at most; it is three times what it usually takes, once
-            that is known (ten times, where only the first is), and twice as long after each that
-            ended with less than half of its number.
+        deadline_s: the longest a round lasts, seconds; None for no such bound. Once a usual time is
+            known, a round lasts at most three times that (ten times, where only the first is
+            known). That bound doubles after each round that ended with less than half of the
+            updates it needs.
 
     Attributes:
         began_s: when the round began.
-        enough_s: when enough were in; None where that is not so.
-        is_timed: whether it says how long rounds take: not where workers of other rounds came in.
-        usual: how long it usually takes until enough are in.
+        enough_s: when enough updates had come; None where they have not.
+        is_timed: whether the round's time counts; not where workers came from other rounds.
+        usual: how long a round usually takes until enough updates have come.
     """
 
     def __init__(self, fraction: float, smoothing: float, deadline_s: float | None = None) -> None:
         self._deadline_s = deadline_s
-        self._in_vain = 0  # how often it was waited for too short since it had its number
+        self._in_vain = 0  # waits in a row that were too short
         self._wanted = 0
         self._fraction = fraction
         self._in: dict[int, Update] = {}
@@ -58,17 +59,17 @@ class Collected:
         self._in[worker] = update
 
     def remove(self, worker: int) -> tuple[Update, ...]:
-        """Forget a worker's update; return it, if there is one."""
+        """Remove a worker's update, and return it if it has come."""
         update = self._in.pop(worker, None)
         if not self._in:
             self.enough_s = None
         return () if update is None else (update,)
 
     def is_enough(self, taking_part: int, still_computing: int, now_s: float) -> bool:
-        """Return whether the round has its number, or no worker is left to wait for.
+        """Return whether enough updates have come, or no worker is left to wait for.
 
         Args:
-            taking_part: how many workers do, those whose updates are in among them.
+            taking_part: number of workers in the round, also those whose updates have come.
             still_computing: how many of them compute an update of this round.
             now_s: the time.
         """
@@ -81,21 +82,21 @@ class Collected:
         return enough
 
     def wait_anew(self, now_s: float, has_given_up: bool) -> None:
-        """Wait for it once more, as nothing has come.
+        """Begin the wait for the round again, as no update has come.
 
         Args:
             now_s: the time.
-            has_given_up: whether workers were given up for it. Then it is waited for twice as long:
-                all may have become slower than is usual, which only rounds that end can tell.
+            has_given_up: whether workers were told to abandon their updates. Then the wait is twice
+                as long: all workers may have become slower, and only a finished round shows that.
         """
         self.began_s = now_s
         self._in_vain += has_given_up
 
     def late_s(self, otherwise: Average = _NOT_KNOWN) -> float:
-        """Return when it is no longer waited for.
+        """Return the time at which the wait for the round ends.
 
         Args:
-            otherwise: how long such rounds take, where this one's time is not known.
+            otherwise: the usual time of such rounds, where this one's is unknown.
         """
         usual = self.usual if self.usual.usual_s else otherwise
         longest_s = NEVER_S if self._deadline_s is None else self._deadline_s
@@ -103,7 +104,7 @@ class Collected:
         return self.began_s + min(longest_s, late_s or NEVER_S)
 
     def part(self, workers: int) -> float:
-        """Return how much of a whole round's updates are in, in [0, 1].
+        """Return the part of a whole round's updates that has come, in [0, 1].
 
         Args:
             workers: how many compute in a whole round, which ends with the fraction of them.
@@ -112,7 +113,7 @@ class Collected:
 
     @property
     def took_s(self) -> float | None:
-        """How long it took until enough were in, seconds; None where it is not so, or not known."""
+        """Seconds until enough updates had come; None where they have not, or it is not timed."""
         if self.enough_s is None or not self.is_timed:
             return None
         return self.enough_s - self.began_s
@@ -121,7 +122,7 @@ class Collected:
         """Return the updates by their workers' index, and begin the next round."""
         took_s = self.took_s
         if took_s is not None and self._in_vain and took_s > _DEADLINE * self.usual.usual_s:
-            self.usual.usual_s = took_s  # rounds take another time now
+            self.usual.usual_s = took_s  # rounds have become slower: forget the old average
         elif took_s is not None:
             self.usual.took(took_s)
         is_few = self.enough_s is None and len(self._in) < _FEW * self._wanted
@@ -132,7 +133,7 @@ class Collected:
 
 
 def part_of(fraction: float, workers: int) -> int:
-    """Return how many are a fraction of some workers, rounded up; one at least.
+    """Return a fraction of some workers, rounded up to a whole number, at least one.
 
     >>> part_of(0.07, 100), 0.07 * 100
     (7, 7.000000000000001)
@@ -153,5 +154,5 @@ def check_fraction(name: str, value: float) -> None:
 def who_computes(
     workers: Iterable[int], computing: Collection[int], late: Collection[int]
 ) -> list[int]:
-    """Return the workers that compute an update of the round that goes on."""
+    """Return the workers that compute an update of the round in progress."""
     return [worker for worker in workers if worker in computing and worker not in late]

@@ -1,4 +1,4 @@
-"""FedAvg: rounds of drawn clients, of which enough are waited for (McMahan et al., 2017)."""
+"""FedAvg: rounds of drawn clients, each until enough have returned (McMahan et al., 2017)."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ _SMOOTHING = 0.1
 class FedAvg(Table, frozen=True, kw_only=True, tag_field="kind", tag="fedavg"):
     """Synchronous rounds: each draws some clients, and ends when enough of them have returned.
 
-    Those that come later are discarded, and their clients wait to be drawn again; a round that has
-    not its number by three times what rounds usually take ends with what it has. A step goes all
-    the way to the mean of the updates; of a round that has not its number as much less far.
+    Later updates are discarded, and their clients wait to be drawn again. A round with too few
+    updates ends after three times a round's usual time, with the updates that it has. A step goes
+    all the way to the mean of the updates; where a round has too few, proportionally less far.
 
-    Draws are even: in a random order each worker is drawn once before one is drawn again.
+    Draws are even: in a random order each worker is drawn once before any is drawn again.
 
     Args:
-        sample: which part of the clients that wait or could is drawn for a round, in (0, 1]; one at
-            least.
-        fraction: of those that are drawn, whose updates end the round, in (0, 1]; the R²SP paper's
-            selection rate of BSP, 0.75 there.
-        give_up_after: how many more rounds a client that is late is waited for; then it abandons
-            what it computes. If no client returns anything, all do so after three times what a
-            round usually takes, and after twice as much the next time. None for ever.
-        deadline_s: how long a round is waited for at most, seconds, even where it is not known
-            what rounds usually take.
+        sample: the part of the clients drawn for a round, in (0, 1]; at least one client.
+        fraction: the part of the drawn clients whose updates end the round, in (0, 1]. The R²SP
+            paper calls it the selection rate of BSP, and takes 0.75.
+        give_up_after: for how many more rounds a late client may compute; then it abandons its
+            update. If no client returns an update, all abandon theirs after three times a round's
+            usual time, and after twice as long the next time. None: a client never abandons one.
+        deadline_s: the longest that a round lasts, seconds, even where a round's usual time is
+            unknown.
         seed: of the draws.
 
     Raises:
@@ -55,7 +54,7 @@ class FedAvg(Table, frozen=True, kw_only=True, tag_field="kind", tag="fedavg"):
         return _Rule(self)
 
     def staleness_bound(self, workers: int) -> int:
-        """Return 0: what was computed on an older model is discarded."""
+        """Return 0: updates computed on an older model are discarded."""
         return 0
 
 
@@ -66,15 +65,15 @@ class _Rule:
         self._pace = pace
         self._workers = Workers()
         self._draw = np.random.default_rng(pace.seed)
-        self._deck: list[int] = []  # who is drawn next, from its end
-        self._drawn: set[int] = set()  # for the round that goes on
+        self._deck: list[int] = []  # the order of draws, next at its end
+        self._drawn: set[int] = set()  # for the round in progress
         self._finished = 0  # workers that have made all their updates
-        self._late: dict[int, int] = {}  # whose update is of a round that is over: rounds since
+        self._late: dict[int, int] = {}  # workers that compute for a past round: rounds since then
         self._round = Collected(pace.fraction, _SMOOTHING, pace.deadline_s)
         self.due_s = NEVER_S
 
     def join(self, worker: int, now_s: float) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Rule`; who joins has its place in the draws at random."""
+        """See :class:`anabranch.pace.Rule`; a new worker gets a random place in the draws."""
         self._workers.join(worker)
         self._deck.insert(int(self._draw.integers(len(self._deck) + 1)), worker)
         return self.look(now_s)
@@ -100,7 +99,7 @@ class _Rule:
         return self.look(now_s)
 
     def look(self, now_s: float) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Rule`; end the round if it is time to, and begin the next."""
+        """See :class:`anabranch.pace.Rule`; end the round if it is due, and begin the next."""
         self.due_s = NEVER_S
         computing = who_computes(self._drawn, self._workers.computing, self._late)
         if not self._round.is_enough(len(self._drawn), len(computing), now_s):
@@ -124,7 +123,7 @@ class _Rule:
         return (Step(updates, self._begin(now_s), abandon=given_up, share=share),)
 
     def _give_all_up(self, computing: list[int], now_s: float) -> tuple[Step, ...]:
-        """Draw more clients for a round without updates, or have all abandon what they compute."""
+        """Draw more clients for a round without updates, or have all abandon their updates."""
         more = self._top_up()
         went_on = (Step(proceed=more),) if more else ()
         if self._pace.give_up_after is None or not (computing or more or self._late):
@@ -151,7 +150,7 @@ class _Rule:
         return went_on
 
     def _top_up(self) -> tuple[int, ...]:
-        """Draw until the round has its part of the clients, as far as they wait."""
+        """Draw waiting clients until the round has its part of all clients, or none waits."""
         wanted = part_of(self._pace.sample, len(self._workers))
         went_on: list[int] = []
         while len(self._drawn) < wanted:
@@ -164,12 +163,12 @@ class _Rule:
         return tuple(sorted(went_on))
 
     def _next_of_deck(self) -> int | None:
-        """Return the next that waits and has pushed nothing in this round, if there is one."""
+        """Return the next waiting client that has not pushed in this round, or None."""
         waiting = {worker for worker in self._workers.waiting if worker not in self._round}
         if not waiting:
             return None
         if waiting.isdisjoint(self._deck):
-            # Those that are left of the last deal compute; they are before all others once they
+            # The clients left in the deck still compute. They come before all others once they
             # wait again.
             more = sorted({*self._workers.computing, *self._workers.waiting} - {*self._deck})
             self._draw.shuffle(more)

@@ -1,4 +1,4 @@
-"""FedBuff: a step of the first few updates that are in; no worker waits (Nguyen et al., 2022)."""
+"""FedBuff: a step takes the first few updates to come; no worker waits (Nguyen et al., 2022)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from anabranch.pace._pace import NEVER_S, Rule, Step, Update, Workers
 class FedBuff(Table, frozen=True, kw_only=True, tag_field="kind", tag="fedbuff"):
     """Updates wait in a buffer until it is full, and then become part of the model in one step.
 
-    A worker goes on with the model as it is as soon as its update has come. What is late weighs
-    less by the merge rule: ``staleness`` with ``a = 0.5`` is the paper's.
+    A worker proceeds with the present model as soon as its update has come. The merge rule makes
+    late updates weigh less: the paper's is ``staleness`` with ``a = 0.5``.
 
     Args:
-        size: updates of a step; the paper's K. No more than there are workers, those who have made
-            all their updates among them: of the last ones, a step has several of each.
+        size: updates of a step; the paper's K. Capped at the number of workers, also those that
+            have made all their updates; the last workers thus have several updates in a step.
         share: how far a step goes to the mean of its updates, in (0, 1]; the paper's server
             learning rate.
     """
@@ -53,7 +53,7 @@ class _Rule:
         return (Step(proceed=(worker,)),)
 
     def leave(self, worker: int, now_s: float, has_finished: bool = False) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Rule`; what it has pushed stays in the buffer."""
+        """See :class:`anabranch.pace.Rule`; the worker's updates stay in the buffer."""
         self._workers.leave(worker)
         self._finished += has_finished
         return self._step(())
@@ -69,7 +69,7 @@ class _Rule:
         return ()
 
     def _step(self, proceed: tuple[int, ...]) -> tuple[Step, ...]:
-        """Take a step if the buffer is full, or a part of one if no worker is left to fill it."""
+        """Take a step if the buffer is full, or a smaller one if no worker is left to fill it."""
         whole = min(self._pace.size, len(self._workers) + self._finished)
         if not self._buffer or (len(self._buffer) < whole and len(self._workers)):
             return ()

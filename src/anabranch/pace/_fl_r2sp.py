@@ -12,53 +12,55 @@ from anabranch.pace._collected import Collected, check_fraction, who_computes
 from anabranch.pace._pace import NEVER_S, Rule, Step, Workers
 from anabranch.pace._usual import Average
 
-_Groups = Annotated[int, Meta(ge=1, le=100_000)]  # each has state of its own
+_Groups = Annotated[int, Meta(ge=1, le=100_000)]  # bounded, as each group has state
 
 
 class FlR2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="fl-r2sp"):
-    """Clients are dealt to groups; a group is synchronous inside, and groups take turns.
+    """Clients form groups; a group is synchronous inside, and groups take turns.
 
     **Inside a group** (TryIntraGroupAggregate) a round ends when ``fraction`` of its clients have
-    returned their updates. Those that come later are stragglers': they are discarded, and their
-    clients go on with the present model at once. What these then compute is of the next round.
+    returned their updates. Later updates are stragglers': they are discarded, and their clients
+    proceed with the present model at once. Their next updates belong to the next round.
 
-    **Between groups** (InterGroupAggregate) turns go round in a fixed order, no two closer than
-    ``relaxation * T / M``: M groups, and T the moving average of what their rounds take until
-    enough updates are in. In its turn a group's updates become part of the model in one step, which
-    goes an M-th of the way to their mean; then its clients go on. With less than its fraction it
-    goes as much less far.
+    **Between groups** (InterGroupAggregate) turns follow a fixed order, no two closer than
+    ``relaxation * T / M``. M is the number of groups, and T the moving average of the time that
+    their rounds take until enough updates have come. In its turn a group's updates become part of
+    the model in one step, which goes an M-th of the way to their mean. Then its clients proceed.
+    With less than ``fraction`` of the updates, the step is proportionally smaller.
 
-    **Who is late.** A group whose turn it is and that has not enough is waited for until three
-    times what its rounds usually take; then what it has is taken. One that has nothing is passed
-    over, and what its clients compute after a second turn of theirs counts as stragglers'.
+    **Late groups.** A group without enough updates in its turn holds up the others until three
+    times its rounds' usual time. Then the step takes the updates that have come. A group without
+    any update is passed over. Updates that its clients still compute after a second turn count as
+    stragglers'.
 
     Args:
-        groups: M; those that have no client count for nothing.
-        fraction: of a group's clients, whose updates end its round, in (0, 1]; the paper's C.
+        groups: M; groups without a client do not count.
+        fraction: the part of a group's clients whose updates end its round, in (0, 1]; the paper's
+            C.
         relaxation: of the gap between turns, in [0, 1].
         smoothing: weight of the latest round's time in T, in (0, 1].
-        grouping: which group a client is in: by its ``index`` modulo M, as the paper has it; by
-            its ``delay``: those that take about as long are together, in groups of one size
-            (ours), so that no group waits for a few slow ones; or by the ``load`` on the server's
-            port: the same, but the slower a group's clients, the more of them, so that each group
-            brings as many updates a second, as far as one client does not bring more than that. A
-            group of a size of its own goes so much less or more far in its turn.
-        regroup_every: by delay or load, they are dealt anew after so many times M turns. A round
-            into which clients come from others is not counted in T.
-        order: whose turn it is: that of each in a ``fixed`` order (the paper's), or of the group
-            that has had enough for longest (``ready``, ours). Then no two turns are closer than
-            ``relaxation / sum(1 / T_g)``, T_g the moving average of a group's rounds, which is
-            T / M where groups are alike: the port is as full at all times, and a fast group waits
-            for no slow one.
-        collects: whether updates count that come after enough are in and before the group's
-            ``turn`` (ours), or only those in when the ``fraction`` is (the paper's).
-        give_up_after: how many turns of its group a straggler is waited for; then it abandons what
-            it computes, and goes on with the present model. A group of which nothing comes is
-            passed over each time that three times what rounds usually take have gone by, which
-            counts as a turn then; twice as much once some were given up in vain. None for ever (the
-            paper's).
-        deadline_s: how long a group is waited for at most, seconds, even where it is not known
-            what its rounds usually take.
+        grouping: the group of a client. ``index``: its index modulo M, as in the paper. ``delay``
+            (ours): clients that take about as long share a group, in groups of equal size, so that
+            no group waits for a few slow clients. ``load``, on the server's port: the same, but a
+            group of slower clients has more of them, so that each group brings about as many
+            updates a second, unless one client alone brings more. Then a group's step is in
+            proportion to its size.
+        regroup_every: with ``delay`` or ``load``, clients are grouped anew after this many times M
+            turns. A round into which clients moved from other groups does not count in T.
+        order: whose turn is next: in a ``fixed`` order (the paper's), or the group that has had
+            enough updates for longest (``ready``, ours). Under ``ready`` no two turns are closer
+            than ``relaxation / sum(1 / T_g)``, with T_g the moving average of a group's rounds.
+            That is T / M where groups are alike. The port is as busy at all times, and a fast group
+            waits for no slow one.
+        collects: the updates in a step: all that come before the group's ``turn`` (ours), or only
+            those that came until the ``fraction`` was complete (the paper's).
+        give_up_after: for how many turns of its group a straggler may compute. Then it abandons its
+            update, and proceeds with the present model. A group without any update is then passed
+            over after three times its rounds' usual time, and that counts as a turn. That time
+            doubles after clients gave up and still no round ended. None: a straggler never abandons
+            its update (the paper's).
+        deadline_s: the longest that a group's round lasts, seconds, even where its rounds' usual
+            time is unknown.
 
     Raises:
         ValueError: an argument outside its range.
@@ -85,13 +87,13 @@ class FlR2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="fl-r2sp"):
         return _Rule(self)
 
     def staleness_bound(self, workers: int) -> int | None:
-        """Return twice as many as there are others, and three times where groups are dealt anew.
+        """Return ``2 (workers - 1)``, or ``3 (workers - 1)`` where clients change groups.
 
-        None where turns have no order, as a slow group may see any number of others'. Else a client
-        sees two of its group's turns at most until its update counts, or is discarded: at the first
-        the group was passed over, or had enough before the client went on. Each other group has two
-        turns until then. Where groups are dealt anew another client may have changed to one that
-        comes earlier, and have a third.
+        None where turns have no fixed order: other groups may have any number of turns before a
+        slow group has one. Otherwise a client sees at most two turns of its group until its update
+        counts or is discarded. At the first, the group was passed over, or had enough updates
+        before the client proceeded. Each other group has two turns in that time. Where clients
+        change groups, another client may move to a group with an earlier turn, and have a third.
         """
         if self.order == "ready":
             return None
@@ -111,13 +113,13 @@ class _Rule:
         self._rounds = [
             Collected(pace.fraction, pace.smoothing, pace.deadline_s) for _ in range(pace.groups)
         ]
-        self._late: dict[int, int] = {}  # whose update is of a round that is over: turns since
-        # Who has seen a turn of its group go by since it went on, and is not late.
+        self._late: dict[int, int] = {}  # clients that compute for a past round: turns since then
+        # Clients that are not late, and whose group has had a turn since they proceeded.
         self._passed: set[int] = set()
-        self._ahead: set[int] = set()  # who went on after its group had enough, before the turn
+        self._ahead: set[int] = set()  # clients that proceeded between enough updates and the turn
         self._went_s: dict[int, float] = {}
         self._delays: dict[int, Average] = {}
-        self._next = 0  # whose turn it is, in a fixed order
+        self._next = 0  # the group whose turn it is, in a fixed order
         self._turns = 0
         self._turned_s = -NEVER_S
         self._round = Average(pace.smoothing)  # T
@@ -133,7 +135,7 @@ class _Rule:
             self._rounds[group].began_s = now_s
         self._put(worker, group)
         went_on = self._let_go((worker,), now_s)
-        self._is_enough(group, now_s)  # it may no longer be
+        self._is_enough(group, now_s)  # the group may need more updates now
         return (Step(proceed=went_on), *self.look(now_s))
 
     def leave(self, worker: int, now_s: float, has_finished: bool = False) -> tuple[Step, ...]:
@@ -147,7 +149,7 @@ class _Rule:
         self._passed.discard(worker)
         self._ahead.discard(worker)
         gone = self._rounds[group].remove(worker)
-        self._is_enough(group, now_s)  # as no client is left to wait for, or it no longer is
+        self._is_enough(group, now_s)  # the group may need fewer updates now, or have too few
         discarded = (Step(discard=gone),) if gone else ()
         return (*discarded, *self.look(now_s))
 
@@ -192,7 +194,7 @@ class _Rule:
 
     @property
     def _goes_on(self) -> bool:
-        """Whether there is anything to decide: who is given up is so even if nothing comes."""
+        """Whether a turn may be due: some group has updates, or computing clients may give up."""
         gives_up = self._pace.give_up_after is not None and bool(self._workers.computing)
         return gives_up or any(self._rounds)
 
@@ -201,9 +203,9 @@ class _Rule:
         return [group for group, members in enumerate(self._members) if members]
 
     def _ready_first(self) -> int:
-        """Return the group that has, or will have been, ready for longest.
+        """Return the group that has been ready for longest, or will be ready first.
 
-        One that has nothing is none of them, unless its clients may be given up.
+        A group without updates does not count, unless its clients may give up.
         """
 
         def ready_s(group: int) -> float:
@@ -261,11 +263,11 @@ class _Rule:
         return given_up
 
     def _let_be_late(self, group: int, on_time: Collection[int]) -> tuple[int, ...]:
-        """Let what a group's clients compute be of a round that is over; return who is given up.
+        """Mark a group's computing clients as late; return those that must abandon their updates.
 
         Args:
-            group: which.
-            on_time: whose update is of the round that begins, if it is not late already.
+            group: by index.
+            on_time: clients whose update is of the round that begins, if they are not late already.
         """
         late = [
             worker
@@ -285,7 +287,7 @@ class _Rule:
             self._regroup(now_s)
 
     def _regroup(self, now_s: float) -> None:
-        """Deal all clients anew, those that take about as long to one group, updates with them."""
+        """Group all clients anew, with their updates, by about equal delay."""
         slowest_first = sorted(
             self._group, key=lambda each: (self._delay_s(each), each), reverse=True
         )
@@ -315,14 +317,14 @@ class _Rule:
         self._rounds[group].is_timed = False
 
     def _loads(self) -> dict[int, float]:
-        """Return what each client loads the port with, of which each group gets as much."""
+        """Return each client's load on the port; the groups get equal sums of it."""
         if self._pace.grouping == "delay" or not self._delays:
             return dict.fromkeys(self._group, 1.0)
         usual_s = sum(each.usual_s for each in self._delays.values()) / len(self._delays)
         return {each: usual_s / (self._delay_s(each) or usual_s) for each in self._group}
 
     def _delay_s(self, worker: int) -> float:
-        """Return how long a client usually takes; 0 where that is not known."""
+        """Return the usual time of a client's iterations, seconds; 0 where it is unknown."""
         return self._delays[worker].usual_s if worker in self._delays else 0.0
 
     def _put(self, worker: int, group: int) -> None:

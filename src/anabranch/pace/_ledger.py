@@ -1,4 +1,4 @@
-"""Which updates are part of the model, what each had missed, and whether a pace kept its bound."""
+"""A ledger of the model's updates: what each had missed, and whether the pace kept its bound."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Applied:
     """An update that became part of the model.
 
     Args:
-        update: which.
-        version: of the model since; steps that change it are counted from 1.
+        update: its name.
+        version: of the model after the step; steps that change the model count from 1.
         missed: how many updates of others it missed: those of steps between its worker's pull and
             its own step.
     """
@@ -26,21 +26,27 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a worker knew when it went on: how many updates the model had, of how many workers."""
+    """The state when a worker proceeded: the model's updates, the worker's own, and who had left.
+
+    Args:
+        updates: in the model.
+        own: of these, the worker's own.
+        left: how many workers had ever left.
+    """
 
     updates: int
     own: int
-    left: int  # how many workers had ever left
+    left: int
 
 
 class Ledger:
     """Follows a pace's steps, and asserts its staleness bound.
 
     Args:
-        pace: whose bound.
-        ahead: how many updates a worker computes before it sees a model with its last one in. The
-            model that an update is computed on is then as many of its own turns older, and what it
-            may have missed is the bound for each of them, and what else was in those steps.
+        pace: has the bound.
+        ahead: how many updates a worker computes before it sees a model that contains its last one.
+            An update's model is then older by as many of the worker's own turns. It may have missed
+            the bound for each of these turns, and the other updates in their steps.
 
     Attributes:
         version: of the model: how many steps have changed it.
@@ -57,24 +63,24 @@ class Ledger:
         self._waiting: dict[Update, _Seen] = {}
 
     def joined(self) -> None:
-        """Take note that a worker has joined, before the pace hears of it."""
+        """Count a worker that has joined; call before the pace's ``join``."""
         self._joined += 1
 
     def left(self, worker: int) -> None:
-        """Take note that a worker has left, before the pace hears of it."""
+        """Count a worker that has left; call before the pace's ``leave``."""
         self._left += 1
         self._pulled.pop(worker, None)
 
     def pushed(self, update: Update) -> None:
-        """Take note that an update has come, before the pace hears of it."""
+        """Enter an update that has come; call before the pace's ``push``."""
         self._waiting[update] = self._pulled[update[0]].popleft()
 
     def enter(self, step: Step) -> tuple[Applied, ...]:
-        """Book a step; return what each of its updates had missed.
+        """Enter a step; return each of its updates with what it had missed.
 
         Raises:
-            AssertionError: an update settled twice or before it came, or
-                one that missed more than the bound. (A worker that came back counts as another.)
+            AssertionError: an update was settled twice or before it came, or missed more than the
+                bound. (A worker that came back counts as another.)
         """
         applied = []
         if step.apply:
@@ -98,17 +104,17 @@ class Ledger:
         return tuple(applied)
 
     def is_late(self, update: Update) -> bool:
-        """Return whether an update that waits has missed more than the bound by now."""
+        """Return whether a waiting update has already missed more than the bound."""
         seen = self._waiting[update]
         bound = self._bound(self._joined - seen.left)
         return bound is not None and self._missed(update[0], seen) > bound
 
     def _missed(self, worker: int, seen: _Seen) -> int:
-        """Return how many updates of others became part of the model since a worker went on."""
+        """Return how many updates of others became part of the model since a worker proceeded."""
         return self._updates - seen.updates - (self._own.get(worker, 0) - seen.own)
 
     def _bound(self, workers: int) -> int | None:
-        """Return how many updates of others one may have missed."""
+        """Return how many updates of others an update may have missed."""
         bound = self._pace.staleness_bound(workers)
         if bound is None:
             return None

@@ -1,4 +1,4 @@
-"""How much work each: batches as large as the time allows that a worker would otherwise wait."""
+"""The size of each worker's batches: equal, or larger for workers that would otherwise wait."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _SMOOTHING = 0.1
 
 
 class Load(Protocol):
-    """How many samples each worker's next batch has."""
+    """Sizes each worker's next batch."""
 
     def measured(self, worker: int, samples: int, compute_s: float, iteration_s: float) -> None:
-        """Take note of an iteration.
+        """Record an iteration.
 
         Args:
-            worker: whose.
+            worker: by index.
             samples: of its batch.
             compute_s: how long it computed.
-            iteration_s: from its permission until all of its update had come; until its
-                computing ended where updates come added up, or it computes on while it pushes.
+            iteration_s: from its permission until all of its update had come. Where updates come
+                added up, or the worker computes while it pushes, until it had computed.
         """
 
     def leave(self, worker: int) -> None:
@@ -36,7 +36,7 @@ class EqualBatches(Table, frozen=True, kw_only=True, tag_field="kind", tag="equa
     """Every site takes batches of the same size."""
 
     def load(self, batch_size: int) -> Load:
-        """Return what sizes the batches of one run, whose task asks for this size."""
+        """Return the load of one run whose task asks for this size."""
         return Equal(batch_size)
 
 
@@ -44,16 +44,16 @@ class TunedBatches(Table, frozen=True, kw_only=True, tag_field="kind", tag="tune
     """Faster workers take larger batches, so that iterations take equally long.
 
     Args:
-        most: samples of the largest batch; what memory allows.
+        most: samples of the largest batch that memory allows.
     """
 
     most: Positive
 
     def load(self, batch_size: int) -> Load:
-        """Return what sizes the batches of one run, the slowest worker's of this size.
+        """Return the load of one run whose slowest worker has batches of this size.
 
         Raises:
-            ValueError: the largest batch is smaller than that.
+            ValueError: the largest batch is smaller than this size.
         """
         return Tuned(batch_size, self.most)
 
@@ -84,21 +84,21 @@ class Equal:
 
 @dataclass(slots=True)
 class _Speed:
-    sample: Average  # how long a sample takes
-    rest: Average  # what an iteration takes beside its samples
+    sample: Average  # seconds for a sample
+    rest: Average  # seconds of an iteration beside its samples
 
 
 class Tuned:
     """Batches that make iterations equally long (R²SP, IV-A3).
 
-    An iteration takes so much a sample, and a rest whatever the batch: pulling, pushing, waiting
-    for a link. Both are followed by moving averages. The slowest worker keeps ``batch_size``; any
-    other's batch is what it can do in the same time. So a worker's batch grows by the time that it
-    would wait, times its speed, and falls when it slows down.
+    An iteration takes some time for each sample, and a rest for any batch: pulling, pushing,
+    waiting for a link. Moving averages follow both. The slowest worker keeps ``batch_size``; every
+    other worker's batch takes the same time. So a worker's batch grows by the time that it would
+    wait, times its speed, and shrinks when it slows down.
 
     Args:
         batch_size: of the slowest worker, samples, >= 1.
-        most: no batch is larger, samples; what memory allows.
+        most: samples of the largest batch that memory allows.
 
     Raises:
         ValueError: an argument outside its range.
@@ -116,7 +116,7 @@ class Tuned:
     def measured(self, worker: int, samples: int, compute_s: float, iteration_s: float) -> None:
         """See :class:`Load`."""
         if samples < 1 or not 0 < compute_s <= iteration_s:
-            return  # a clock that stood still tells nothing
+            return  # no time measured: nothing to learn
         sample_s, rest_s = compute_s / samples, iteration_s - compute_s
         fresh = _Speed(Average(_SMOOTHING), Average(_SMOOTHING))
         speed = self._speeds.setdefault(worker, fresh)
@@ -128,7 +128,7 @@ class Tuned:
         self._speeds.pop(worker, None)
 
     def samples(self, worker: int) -> int:
-        """See :class:`Load`; the base for one that has not been measured."""
+        """See :class:`Load`; ``batch_size`` for a worker that has not been measured."""
         own = self._speeds.get(worker)
         if own is None:
             return self._batch_size

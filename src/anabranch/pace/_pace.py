@@ -1,13 +1,12 @@
-"""What a pace is: told which workers are there and whose updates came, it lets workers proceed.
+"""The pace protocol: a pace learns of workers and their updates, and permits workers to proceed.
 
-A *worker* pulls the model, computes an update, pushes it, and asks to go on. A pace decides two
+A *worker* pulls the model, computes an update, pushes it, and asks to proceed. A pace decides two
 things: when an update becomes part of the model, and when its worker may pull the next model and
-compute. Both are said in *steps*, in order. It never touches a model, a clock or a connection, so
-that the same object paces processes and simulations, and decides alike when a log is played to it
-again.
+compute. It returns both as *steps*, in order. It never touches a model, a clock or a connection. So
+the same object paces processes and simulations, and decides alike when a log is replayed.
 
-Two objects do it: a *pace* is the parameters, a frozen value that scenario files spell; its *rule*
-follows one run.
+It has two parts: a *pace* is the parameters, a frozen value as in a scenario file; its *rule* holds
+the state of one run.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ class Step:
     """One step of the model, and what follows from it.
 
     Args:
-        apply: updates that become part of the model together, in this order; none, and the model
+        apply: updates that become part of the model together, in this order; empty where the model
             stays as it is.
-        proceed: workers that may pull the model as it then is, and compute.
+        proceed: workers that may pull the model after this step, and compute.
         discard: updates that will never become part of the model.
-        abandon: workers that compute on a model so old that their update will be discarded whenever
-            it comes: they stop, push nothing, and ask to go on, which the rule is told as a push.
-        share: how far the model goes to the mean of the updates, in (0, 1]; None for their weights'
-            part of all workers'.
+        abandon: workers that compute on a model so old that their update would be discarded. They
+            stop, push nothing, and ask to proceed; the rule gets a ``push`` for that.
+        share: how far the model goes to the mean of the updates, in (0, 1]; None for the updates'
+            part of all workers' weights.
     """
 
     apply: tuple[Update, ...] = ()
@@ -44,38 +43,38 @@ class Step:
 
 
 class Pace(Protocol):
-    """When may a participant proceed? The parameters, a frozen value.
+    """When workers may proceed: the parameters, a frozen value.
 
     Attributes:
-        barrier: whether all workers' updates become part of the model in one step, and none
-            otherwise: then they may be added up before they come.
+        barrier: whether each step that changes the model applies all workers' updates together.
+            Then sites may add them up on the way.
     """
 
     barrier: ClassVar[bool]
 
     def rule(self) -> Rule:
-        """Return what follows a run, fresh."""
+        """Return a new rule, for one run."""
 
     def staleness_bound(self, workers: int) -> int | None:
-        """Return how many updates of others, at most, one may have missed.
+        """Return the most updates of others that an update may have missed.
 
-        Those are the updates that became part of the model after its worker pulled, in earlier
+        An update missed those that became part of the model after its worker pulled, in earlier
         steps than its own. None where there is no bound.
 
         Args:
-            workers: how many take part.
+            workers: number of workers in the run.
         """
 
 
 def added_up(pace: Pace, workers: Sequence[int], ahead: int = 0) -> tuple[int, ...]:
-    """Return the workers whose updates are added up on their way; none where each travels alone.
+    """Return the workers whose updates are added up on the way; none where each travels alone.
 
-    Where a plan has groups, as a forest's has, those of each group are added up, whatever the pace.
+    Where a plan has groups, as a forest has, each group's updates are added up under any pace.
 
     Args:
         pace: under a barrier all workers' updates become part of the model together.
         workers: the sites that compute.
-        ahead: how many updates a worker computes ahead: one that does so pushes alone.
+        ahead: how many updates a worker computes ahead; if any, its updates travel alone.
     """
     return tuple(workers) if pace.barrier and not ahead else ()
 
@@ -90,53 +89,53 @@ class Rule(Protocol):
     due_s: float
 
     def join(self, worker: int, now_s: float) -> tuple[Step, ...]:
-        """Take a worker in, which waits to begin.
+        """Add a worker, which waits to begin.
 
         Raises:
-            ValueError: it is here already.
+            ValueError: it has joined already.
         """
 
     def leave(self, worker: int, now_s: float, has_finished: bool = False) -> tuple[Step, ...]:
-        """Let a worker go; an update of it that waits is discarded.
+        """Remove a worker; its waiting update is discarded.
 
         Args:
-            worker: which.
+            worker: by index.
             now_s: the time.
-            has_finished: whether it has made all its updates. The others' steps then go no further
-                than they did with it; without one that is lost or barred, they go all the way.
+            has_finished: whether it has made all its updates. Then the others' steps still count
+                it, and go as far as before. Steps do not count a worker that is lost or barred.
 
         Raises:
-            ValueError: it is not here.
+            ValueError: it has not joined.
         """
 
     def push(self, worker: int, now_s: float, compute_s: float = 0.0) -> tuple[Step, ...]:
-        """Take note that all of a worker's update has come, and that it asks to go on.
+        """Record that all of a worker's update has come, and that the worker asks to proceed.
 
         Args:
-            worker: whose.
+            worker: by index.
             now_s: the time.
-            compute_s: how long it computed; 0 where that is not known.
+            compute_s: how long it computed; 0 where that is unknown.
 
         Raises:
-            ValueError: it is not here, or has had no permission since its last update.
+            ValueError: it has not joined, or has had no permission since its last update.
         """
 
     def look(self, now_s: float) -> tuple[Step, ...]:
-        """Decide what has become due; harmless at any time."""
+        """Return the steps that have become due; harmless at any time."""
 
 
 class Workers:
-    """Which workers take part, and which compute: what every rule has to know.
+    """The workers that have joined, and which of them compute: state that every rule needs.
 
     Attributes:
-        computing: those that were permitted an update and have not pushed it.
-        waiting: those that wait to go on, in the order in which they began to.
+        computing: workers that have a permission and have not pushed the update.
+        waiting: workers that wait to proceed, in the order in which they began to wait.
     """
 
     def __init__(self) -> None:
         self.computing: set[int] = set()
         self.waiting: dict[int, None] = {}
-        self._pushed: dict[int, int] = {}  # outlives leaving, so that no update has another's name
+        self._pushed: dict[int, int] = {}  # stays when a worker leaves: no two updates share a name
 
     def __contains__(self, worker: int) -> bool:
         return worker in self.computing or worker in self.waiting
@@ -145,7 +144,7 @@ class Workers:
         return len(self.computing) + len(self.waiting)
 
     def join(self, worker: int) -> None:
-        """Let a worker wait to begin."""
+        """Add a worker to those that wait."""
         if worker in self:
             raise ValueError(f"worker {worker} joins, but takes part already")
         self.waiting[worker] = None
@@ -158,7 +157,7 @@ class Workers:
         self.waiting.pop(worker, None)
 
     def push(self, worker: int) -> Update:
-        """Let a worker wait, and name its update."""
+        """Add a worker to those that wait, and return its update's name."""
         if worker not in self.computing:
             raise ValueError(f"worker {worker} pushes an update that was not permitted")
         self.computing.remove(worker)
@@ -167,6 +166,6 @@ class Workers:
         return worker, self._pushed[worker]
 
     def proceed(self, worker: int) -> None:
-        """Let a worker compute."""
+        """Move a worker from those that wait to those that compute."""
         del self.waiting[worker]
         self.computing.add(worker)

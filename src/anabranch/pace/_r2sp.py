@@ -1,4 +1,4 @@
-"""Round-robin synchronous parallel: one worker after the other, evenly apart (R²SP, IV-A)."""
+"""Round-robin synchronous parallel: workers take turns at even distances (R²SP, IV-A)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from anabranch.pace._usual import Usual
 class R2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="r2sp"):
     """Workers take turns in a fixed order, no two turns closer than ``relaxation * T / N``.
 
-    In its turn a worker's update becomes part of the model, and the worker goes on with it. N is
-    how many workers there are, T the longest of their usual iteration times. So between two turns
-    of a worker each other has exactly one, and no update misses more than N - 1. The paper
-    orders only when workers go on, and then an update could overtake another's.
+    In its turn a worker's update becomes part of the model, and the worker proceeds with that
+    model. N is the number of workers, T the longest of their usual iteration times. So between two
+    turns of a worker each other worker has exactly one, and no update misses more than N - 1. (The
+    paper orders only the times at which workers proceed; there, an update could overtake another.)
 
-    **Late workers.** A worker whose update is not in when its turn comes holds up the others until
-    it is late by its own standards, which its first iteration sets; then it is passed over. Its
-    update has missed too much if another worker has had two turns since, and is then discarded; the
-    worker goes on in its next turn. One that leaves is forgotten, one that joins takes its place by
-    index.
+    **Late workers.** A worker whose update has not come by its turn holds up the others until it is
+    late, measured by its own usual time. Then it is passed over. Its update has missed too much if
+    another worker has had two turns since the worker last proceeded. Such an update is discarded,
+    and the worker proceeds in its next turn. A worker that joins takes its place by index.
 
     Args:
         relaxation: of the gap between turns, in [0, 1]; the paper's r.
@@ -43,7 +42,7 @@ class R2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="r2sp"):
         return _Rule(self.relaxation)
 
     def staleness_bound(self, workers: int) -> int:
-        """Return ``workers - 1`` (IV-A2): each other has one turn between two of one's own."""
+        """Return ``workers - 1`` (IV-A2): each other has one turn between two of a worker's."""
         return workers - 1
 
 
@@ -54,13 +53,13 @@ class _Rule:
         self._relaxation = relaxation
         self._workers = Workers()
         self._order: list[int] = []
-        self._next = 0  # whose turn it is: place in the order
+        self._next = 0  # the place in the order of the worker whose turn it is
         self._turned_s = -NEVER_S  # when the last turn was
         self._in: dict[int, Update] = {}
         self._went_s: dict[int, float] = {}
         self._iterations: dict[int, Usual] = {}
-        self._missed: dict[int, set[int]] = {}  # whose turns came since each worker went on
-        self._stale: set[int] = set()  # workers that have missed two turns of another
+        self._missed: dict[int, set[int]] = {}  # the workers with a turn since each proceeded
+        self._stale: set[int] = set()  # workers that have missed two turns of another worker
         self.due_s = NEVER_S
 
     def join(self, worker: int, now_s: float) -> tuple[Step, ...]:
@@ -147,7 +146,7 @@ class _Rule:
         return self._relaxation * self.iteration_s / max(1, len(self._order))
 
     def _late_s(self, worker: int) -> float:
-        """Return when a worker that computes is given up for this turn."""
+        """Return the time after which a computing worker is passed over in this turn."""
         own = self._iterations.get(worker)
-        # What others take says nothing of it: the only server's iterations cross no link.
+        # Not by others' times: a worker at the only server, for one, has iterations without a link.
         return NEVER_S if own is None else self._went_s[worker] + own.late_s

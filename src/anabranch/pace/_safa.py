@@ -1,4 +1,4 @@
-"""SAFA: rounds of the quickest few, and of others what is not too old (Wu et al., 2021)."""
+"""SAFA: rounds of the quickest few updates, and of older ones within a lag (Wu et al., 2021)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from anabranch.pace._collected import part_of
 from anabranch.pace._pace import NEVER_S, Rule, Step, Update, Workers
 from anabranch.pace._usual import Average
 
-# A round that has its number waits so much longer than rounds usually take for those whose turn it
-# is to be picked, before it takes others.
+# A round with enough updates waits this many times a round's usual time for workers that were not
+# picked last time, before it picks others.
 _PATIENCE = 1.5
-# A round that has not its number, since workers hang, ends so much later than rounds usually do.
+# A round with too few updates, as workers hang, ends after this many times a round's usual time.
 _DEADLINE = 3.0
 _SMOOTHING = 0.1
 
@@ -21,24 +21,25 @@ class Safa(Table, frozen=True, kw_only=True, tag_field="kind", tag="safa"):
     """Semi-asynchronous rounds.
 
     **Selection** (CFCFM, "compensatory first come first merge"): a round ends when enough updates
-    are in whose workers were not picked in the round before. If those are too slow, or too few are
-    left, others fill up, first come first. A round that has not its number by three times what
-    rounds usually take ends with what it has. Updates beyond the number are *undrafted*: they
-    become part of the model in the next round's step. All workers whose updates are in go on then.
+    have come from workers that the round before did not pick. If those are too slow, or too few are
+    left, it picks others, first come first. A round with too few updates ends after three times a
+    round's usual time, with the updates that have come. Updates beyond the number to pick are
+    *undrafted*: they become part of the model in the next round's step. When a round ends, all
+    workers whose updates have come proceed.
 
-    **Lag tolerance.** Stragglers are not waited for. An update that comes ``lag_tolerance`` rounds
-    late or less takes part in the round that it comes in. When a round ends, the workers whose
-    update would be later are *deprecated*: they abandon it, wherever it is, and go on with the
+    **Lag tolerance.** A round does not wait for stragglers. An update that comes at most
+    ``lag_tolerance`` rounds late counts in the round in which it comes. When a round ends, the
+    workers whose updates would be later are *deprecated*: they abandon them, and proceed with the
     present model at once.
 
     The paper's server keeps the last model of each client and takes the mean of all. With updates
     in place of models that is their sum, each counted once.
 
     Args:
-        fraction: how many updates a round picks, as a part of all workers, in (0, 1].
+        fraction: the part of all workers whose updates a round picks, in (0, 1].
         lag_tolerance: in rounds, >= 0.
-        deadline_s: how long a round is waited for at most once an update is in, seconds, even where
-            it is not known what rounds usually take; the paper's T_lim. None: as above alone.
+        deadline_s: the longest that a round lasts once an update has come, seconds, even where a
+            round's usual time is unknown; the paper's T_lim. None for the rules above alone.
 
     Raises:
         ValueError: an argument outside its range.
@@ -63,8 +64,9 @@ class Safa(Table, frozen=True, kw_only=True, tag_field="kind", tag="safa"):
     def staleness_bound(self, workers: int) -> int:
         """Return ``(lag_tolerance + 1) workers``.
 
-        So many rounds' steps, an undrafted update's own excepted, come between, and none has more
-        updates than there are workers.
+        Between a worker's pull and the step with its update are at most ``lag_tolerance + 1``
+        rounds' steps, of at most ``workers`` updates each. An undrafted update's own step does not
+        count.
         """
         return (self.lag_tolerance + 1) * workers
 
@@ -92,7 +94,8 @@ class _Rule:
         return (Step(proceed=self._let_go((worker,))),)
 
     def leave(self, worker: int, now_s: float, has_finished: bool = False) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Rule`; an undrafted update stays, to the last worker's end."""
+        """See :class:`anabranch.pace.Rule`; undrafted updates stay, and count at the latest when
+        the last worker leaves."""
         self._workers.leave(worker)
         update = self._in.pop(worker, None)
         discarded = () if update is None else (Step(discard=(update,)),)
@@ -110,7 +113,7 @@ class _Rule:
         return self.look(now_s)
 
     def look(self, now_s: float) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Rule`; end the round if it is time to."""
+        """See :class:`anabranch.pace.Rule`; end the round if it is due."""
         self.due_s = NEVER_S
         wanted = part_of(self._fraction, len(self._workers))
         first = [worker for worker in self._in if worker not in self._picked]
@@ -122,7 +125,7 @@ class _Rule:
             if not self._workers.computing:
                 until_s = NEVER_S
         elif len(first) < wanted and self._workers.computing - self._picked:
-            # Workers that were not picked last time are waited for, until the round is late.
+            # Wait for workers that were not picked last time, until the round is late.
             until_s = self._began_s + self._at_most_s(_PATIENCE)
         if now_s < until_s:
             self.due_s = until_s
@@ -130,7 +133,7 @@ class _Rule:
         return (self._end(first, wanted, now_s),)
 
     def _at_most_s(self, times: float) -> float:
-        """Return how long a round is waited for: so many times what one usually takes, or less."""
+        """Return the longest that a round lasts: a multiple of the usual time, or the deadline."""
         usual_s = self._round_s.usual_s
         return min(times * usual_s if usual_s else NEVER_S, self._deadline_s)
 
@@ -151,7 +154,7 @@ class _Rule:
         return step
 
     def _newly_deprecated(self) -> tuple[int, ...]:
-        """Return the workers that were late enough until this round."""
+        """Return the workers whose updates this round made too late."""
         pulled = self._round - self._lag_tolerance - 1
         return tuple(
             worker for worker in sorted(self._workers.computing) if self._pulled[worker] == pulled

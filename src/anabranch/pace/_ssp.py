@@ -1,4 +1,4 @@
-"""Stale synchronous parallel: the fastest may lead the slowest by so much (Ho et al., 2013)."""
+"""Stale synchronous parallel: a bound on the fastest worker's lead (Ho et al., 2013)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from anabranch.pace._pace import NEVER_S, Rule, Step, Workers
 
 
 class Ssp(Table, frozen=True, kw_only=True, tag_field="kind", tag="ssp"):
-    """A worker that has pushed c updates goes on when all have pushed c - lead or more.
+    """A worker that has pushed c updates proceeds when all have pushed c - lead or more.
 
     Updates become part of the model as they come. A worker that joins counts as having pushed as
-    many as the slowest.
+    many as the slowest worker.
 
     Args:
-        lead: how many iterations a worker may be ahead of the slowest, >= 0; with 0 all go on
+        lead: how many iterations a worker may be ahead of the slowest, >= 0; with 0 all proceed
             together, as under BSP.
 
     Raises:
@@ -36,8 +36,8 @@ class Ssp(Table, frozen=True, kw_only=True, tag_field="kind", tag="ssp"):
     def staleness_bound(self, workers: int) -> int:
         """Return ``(2 lead + 1) (workers - 1)``.
 
-        A worker that pulls after c updates of its own has seen c - lead of each other's at least.
-        While it computes its next, the others may go on until they have pushed c + lead + 1.
+        A worker that has pushed c updates and pulls has seen at least c - lead of each other
+        worker's. While it computes its next update, the others may push up to c + lead + 1.
         """
         return (2 * self.lead + 1) * (workers - 1)
 
@@ -59,7 +59,7 @@ class _Rule:
         return self._let_go()
 
     def leave(self, worker: int, now_s: float, has_finished: bool = False) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Rule`; workers that waited for it may go on."""
+        """See :class:`anabranch.pace.Rule`; workers that waited for it may proceed."""
         self._workers.leave(worker)
         del self._iterations[worker]
         return self._let_go()

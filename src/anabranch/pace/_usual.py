@@ -1,7 +1,7 @@
-"""How long workers and rounds usually take, and when one is late by its own standards.
+"""The usual time of a worker or a round, and the time after which it is late.
 
-The first iteration is unlike all others: it begins with a model that is there already, and a
-process that is warm or cold. What it took is used until the second is known, and then forgotten.
+The first iteration is unlike all others: its worker has the model already, and its process may be
+warm or cold. Its time is used until a second is known, and then forgotten.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from dataclasses import dataclass
 
 # Weight of the latest iteration time in the moving averages; the paper has 0.1 (given for FL).
 _SMOOTHING = 0.25
-# A worker is given up when it takes longer than usual by so many of its usual deviations, and by
-# so much of its usual time at least.
+# A worker is late when it takes longer than usual by this many of its usual deviations, and by at
+# least this part of its usual time.
 _DEVIATIONS = 4.0
 _LEAST_LATE = 0.5
-# As long as only a first iteration is known, one is late after so many times what that took.
+# While only a first time is known, a worker or round is late after this many times it.
 UNKNOWN = 10.0
 
 
 @dataclass(slots=True)
 class Average:
-    """A moving average of times, in seconds, in which the second replaces the first.
+    """A moving average of times, in seconds; the second time replaces the first.
 
     Args:
-        smoothing: weight of the latest.
+        smoothing: weight of the latest time.
 
     Attributes:
-        usual_s: the average; 0 where nothing is known.
+        usual_s: the average; 0 where no time is known.
         is_known: whether more than a first time is known.
 
     >>> round_s = Average(0.1)
@@ -41,7 +41,7 @@ class Average:
     is_known: bool = False
 
     def took(self, seconds: float) -> None:
-        """Take note of a time."""
+        """Record a time."""
         if not self.usual_s:
             self.took_first(seconds)
         elif not self.is_known:
@@ -50,22 +50,22 @@ class Average:
             self.usual_s += self.smoothing * (seconds - self.usual_s)
 
     def took_first(self, seconds: float) -> None:
-        """Take note of a first time, of which there are several where groups take turns."""
+        """Record a first time; where groups take turns, each has one."""
         if not self.is_known:
             self.usual_s = seconds
 
     def late_after_s(self, times: float) -> float:
-        """Return so many times the average; more where only a first time is known."""
+        """Return ``times`` the average; at least ``UNKNOWN`` times where only a first is known."""
         return (times if self.is_known else max(times, UNKNOWN)) * self.usual_s
 
 
 @dataclass(slots=True)
 class Usual:
-    """How long a worker computes, pulls and pushes, seconds; moving averages.
+    """A worker's usual time to pull, compute and push, seconds; moving averages.
 
-    An iteration that was given up counts as late and not for how long it hung, unless the one
-    before was late too: one hang is an exception, two in a row are another speed. The second
-    replaces the first.
+    A late iteration counts with the time at which it became late, and not with all of its time. If
+    the iteration before was late too, it counts in full: one hang is an exception, two in a row are
+    a new speed. The second time replaces the first.
 
     >>> worker = Usual(1.0)
     >>> worker.took(4.0)
@@ -80,7 +80,7 @@ class Usual:
     is_first: bool = True
 
     def took(self, seconds: float) -> None:
-        """Take note of an iteration."""
+        """Record an iteration's time."""
         is_late = seconds > self.late_s
         if is_late and not self.was_late:
             seconds = self.late_s
@@ -94,7 +94,7 @@ class Usual:
 
     @property
     def late_s(self) -> float:
-        """How long an iteration takes when it is given up."""
+        """Seconds after which an iteration is late."""
         if self.is_first:
             return UNKNOWN * self.usual_s
         return self.usual_s + max(_DEVIATIONS * self.deviation_s, _LEAST_LATE * self.usual_s)
