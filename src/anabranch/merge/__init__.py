@@ -1,7 +1,7 @@
-"""Pure: what an update weighs when it becomes part of the model, one file a rule.
+"""Pure: the weight of an update when it becomes part of the model, one file a rule.
 
-A rule is a frozen value (:class:`Merge`), told how an update came about (:class:`UpdateFacts`).
-Those that there are stand in one list, :data:`AnyMerge`.
+A rule is a frozen value (:class:`Merge`) that weighs an update by a few numbers
+(:class:`UpdateFacts`). One list, :data:`AnyMerge`, names all rules.
 """
 
 from typing import get_args as _get_args
@@ -21,7 +21,7 @@ MERGES: tuple[type[AnyMerge], ...] = _get_args(AnyMerge)
 
 
 def filter_of(merge: AnyMerge) -> OutlierFilter | None:
-    """Return the outlier filter of a rule, or of a product; None if it has none."""
+    """Return the outlier filter that a rule is or, as a product, contains; None without one."""
     rules = merge.of if isinstance(merge, Product) else (merge,)
     return next((rule for rule in rules if isinstance(rule, OutlierFilter)), None)
 

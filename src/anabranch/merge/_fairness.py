@@ -12,17 +12,16 @@ from anabranch.merge._merge import UpdateFacts
 class Fairness(Table, frozen=True, kw_only=True, tag_field="kind", tag="fairness"):
     """An update of loss f and gradient g weighs ``L f^q / (L f^q + q f^(q-1) |g|^2)``.
 
-    The divisor is a Lipschitz constant, near here, of the gradient of ``f^(q+1) / (q+1)``, the
-    objective that makes losses alike (HAAF, theorem 1). Computed is ``1 / (1 + q |g|^2 / (L f))``,
-    which is the same and has no power that overflows.
+    The divisor is a local Lipschitz constant of the gradient of ``f^(q+1) / (q+1)``, the objective
+    that makes losses alike (HAAF, theorem 1). The code computes ``1 / (1 + q |g|^2 / (L f))``,
+    which is equal and has no power that overflows.
 
     A loss that is never negative and whose gradient is L-Lipschitz has ``|g|^2 <= 2 L f``, so its
-    update weighs at least ``1 / (1 + 2 q)``; one that weighs less says that ``lipschitz`` is too
-    small.
+    update weighs at least ``1 / (1 + 2 q)``. A lower weight means that ``lipschitz`` is too small.
 
-    **A loss of 0.** With it goes a gradient of 0, and the update changes nothing: weight 1. In
-    float32 a cross-entropy can be 0 while its gradient is not quite; the weight is then 0, which
-    is where it tends as the loss goes to 0.
+    **A loss of 0.** Its gradient is 0, and the update changes nothing: weight 1. In float32 a
+    cross-entropy can be 0 while its gradient is not quite 0. The weight is then 0, its limit as the
+    loss goes to 0.
 
     Args:
         q: the fairness factor, >= 0; with 0 all weigh 1.

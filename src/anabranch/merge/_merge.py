@@ -1,9 +1,8 @@
-"""What a merge rule is: told how an update came about, it says what the update weighs.
+"""The merge protocol: a rule weighs an update by the numbers that travel with it.
 
 A weight multiplies the step that the model takes along an update's gradient (HAAF, eq. 10), so 1
-is the whole step and 0 is none. A rule knows no model and no gradient, only the few numbers that
-travel with an update, and has no memory: equal facts weigh the same in every run and in every
-world.
+is the whole step and 0 is none. A rule sees no model and no gradient, only these few numbers. It
+has no memory: equal facts weigh the same in every run, real or simulated.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ class UpdateFacts:
     norm costs a pass over the gradient, so either may be missing where no rule asks for it.
 
     Args:
-        staleness: how many steps the model has taken since the one that the update was computed
-            on, in global versions: t - τ.
-        samples: how many the update's sites hold together.
-        all_samples: how many all sites hold that take part.
-        mean_loss: of the update's sites, each counting once; any finite number.
+        staleness: the model's steps since the version that the update was computed on, in global
+            versions: t - τ.
+        samples: how many samples the update's sites hold together.
+        all_samples: how many samples all sites of the run hold.
+        mean_loss: of the update's sites, each counted once; any finite number.
         squared_norm: of the aggregated gradient, Euclidean.
 
     Raises:
@@ -61,12 +60,12 @@ class UpdateFacts:
 
 
 class Merge(Protocol):
-    """What does an update weigh? The parameters, a frozen value.
+    """The weight of an update: the parameters, a frozen value.
 
     Attributes:
-        weighs_data: whether a site counts by its samples. Then its gradient does so too where it is
-            added to others' on the way (HAAF, eq. 4 to 6); else all sites count alike.
-        asks_loss, asks_norm: which facts have to come with an update, beside those always there.
+        weighs_data: whether a site counts by its samples, also where its gradient is added to
+            others' on the way (HAAF, eq. 4 to 6). If not, all sites count alike.
+        asks_loss, asks_norm: whether the rule needs this fact, which updates carry only on request.
     """
 
     @property
@@ -87,6 +86,6 @@ class Merge(Protocol):
         It does not grow with staleness and norm, nor fall with samples and loss.
 
         Raises:
-            ValueError: the rule asks for a fact that is missing, or that contradicts what it
-                assumes; names it, and what to do.
+            ValueError: the rule asks for a fact that is missing, or that contradicts the rule's
+                assumptions; names it, and what to do.
         """

@@ -16,10 +16,11 @@ Factor = Mean | DataSize | Staleness | Fairness | OutlierFilter
 
 
 class Product(Table, frozen=True, kw_only=True, tag_field="kind", tag="product"):
-    """An update weighs the product of what several rules say.
+    """An update weighs the product of several rules' weights.
 
     Args:
-        of: the rules, at least one; their order changes no bit. At most one is an outlier filter.
+        of: the rules, at least one; their order does not change the result. At most one is an
+            outlier filter.
 
     Raises:
         ValueError: there is none, or several filters.

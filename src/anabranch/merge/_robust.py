@@ -1,8 +1,8 @@
-"""Merge rules that a few bad updates of a step cannot lead astray, whatever they are.
+"""Merge rules that a few arbitrary updates of a step cannot lead astray.
 
-They are no weights: each looks at all updates of a step together, at the server. Where several
-servers hold the model, each does so for its part. An update that is alone in its step is taken as
-it is, so these are for paces whose steps have many.
+They are not weights: each combines all updates of a step at the server. Where several servers hold
+the model, each does so for its part. The only update of a step is applied unchanged, so these rules
+suit paces whose steps have many updates.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from anabranch.merge._merge import UpdateFacts
 
 Floats = npt.NDArray[np.float32]
 
-_ROUNDING = 1e-9  # by which a part of a number of updates may miss a whole number
-_BLOCK_ELEMENTS = 1 << 16  # of each update that are looked at together
+_ROUNDING = 1e-9  # a part of the updates may miss a whole number by this much
+_BLOCK_ELEMENTS = 1 << 16  # elements of each update in one array operation
 
 
 class _Robust(Table, frozen=True, kw_only=True):
-    """What these rules have in common: every update weighs 1."""
+    """The base of these rules: every update weighs 1."""
 
     weighs_data: ClassVar[bool] = False
     asks_loss: ClassVar[bool] = False
@@ -37,16 +37,16 @@ class _Robust(Table, frozen=True, kw_only=True):
 
 
 class TrimmedMean(_Robust, frozen=True, kw_only=True, tag_field="kind", tag="trimmed-mean"):
-    """Of each element the mean without the largest and the smallest (Yin et al., ICML 2018).
+    """The mean of each element without its largest and smallest values (Yin et al., ICML 2018).
 
     Args:
-        trim: which part of the updates is left out at each end, rounded down, in [0, 0.5).
+        trim: the part of the updates left out at each end, rounded down, in [0, 0.5).
     """
 
     trim: Annotated[float, Meta(ge=0, lt=0.5)] = 0.2
 
     def combine(self, updates: Sequence[Floats]) -> Floats:
-        """Return what a step makes of its updates, each of shape (elements,).
+        """Return the combination of a step's updates, each of shape (elements,).
 
         >>> TrimmedMean(trim=0.25).combine([np.float32([each]) for each in (1, 2, 4, 900)])
         array([3.], dtype=float32)
@@ -57,13 +57,13 @@ class TrimmedMean(_Robust, frozen=True, kw_only=True, tag_field="kind", tag="tri
 
 
 class Median(_Robust, frozen=True, kw_only=True, tag_field="kind", tag="median"):
-    """Of each element the median (Yin et al., ICML 2018)."""
+    """The median of each element (Yin et al., ICML 2018)."""
 
     def combine(self, updates: Sequence[Floats]) -> Floats:
-        """Return what a step makes of its updates, each of shape (elements,)."""
+        """Return the combination of a step's updates, each of shape (elements,)."""
         count = len(updates)
         middle = slice((count - 1) // 2, count // 2 + 1)
-        # Sorted, what is no number is last, and NumPy's median would be none.
+        # Sorted, NaN is last; np.median would return NaN.
         return _by_block(updates, lambda block: np.sort(block, axis=0)[middle].mean(axis=0))
 
 
@@ -74,17 +74,18 @@ class Krum(_Robust, frozen=True, kw_only=True, tag_field="kind", tag="krum"):
     f the ``bad`` part of n. The mean is of the ``keep`` with the least scores.
 
     Args:
-        bad: which part of the updates may be anything, rounded up, in [0, 0.5).
-        keep: how many are averaged; 1 is Krum, more Multi-Krum. Never more than ``n - f``.
+        bad: the part of the updates that may be arbitrary, rounded up, in [0, 0.5).
+        keep: how many updates to average; 1 is Krum, more is Multi-Krum. Never more than ``n - f``.
 
-    Of two updates nothing can be said, and the first is taken; so steps should have many more.
+    Of two updates neither has a lower score, and the first is taken; so steps should have many
+    more.
     """
 
     bad: Annotated[float, Meta(ge=0, lt=0.5)] = 0.3
     keep: Positive = 1
 
     def combine(self, updates: Sequence[Floats]) -> Floats:
-        """Return what a step makes of its updates, each of shape (elements,).
+        """Return the combination of a step's updates, each of shape (elements,).
 
         >>> close = [np.float32([each]) for each in (1, 1.5, 2, 2.5)]
         >>> Krum(bad=0.2, keep=2).combine([*close, np.float32([-50])])
@@ -97,7 +98,7 @@ class Krum(_Robust, frozen=True, kw_only=True, tag_field="kind", tag="krum"):
             return updates[0].copy()
         squares = np.zeros((count, count))
         for _, block in _blocks(updates):
-            # Differences and not products, whose rounding could hide a small distance.
+            # Differences, since the rounding of products could hide a small distance.
             for row, one in enumerate(block):
                 apart = (block - one).astype(np.float64)
                 squares[row] += np.einsum("ij,ij->i", apart, apart)
@@ -109,14 +110,14 @@ class Krum(_Robust, frozen=True, kw_only=True, tag_field="kind", tag="krum"):
 
 
 def _blocks(updates: Sequence[Floats]) -> Iterator[tuple[slice, Floats]]:
-    """Yield some elements of all updates at a time: which, and their shape (updates, elements)."""
+    """Yield blocks of elements of all updates: their slice, and an array (updates, elements)."""
     for start in range(0, len(updates[0]), _BLOCK_ELEMENTS):
         place = slice(start, start + _BLOCK_ELEMENTS)
         yield place, np.stack([each[place] for each in updates])
 
 
 def _by_block(updates: Sequence[Floats], combine: Callable[[Floats], Floats]) -> Floats:
-    """Return what is made of each element of the updates by itself."""
+    """Return a combination that treats each element of the updates alone, block by block."""
     result = np.empty_like(updates[0])
     for place, block in _blocks(updates):
         result[place] = combine(block)

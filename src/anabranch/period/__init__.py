@@ -1,7 +1,7 @@
-"""Pure: how often sites talk, one file a period; and to which neighbours a site gossips.
+"""Pure: how often sites average, one file a period; and to which neighbours a site gossips.
 
-A period is a value that makes the rule of one site (:class:`Period`). Those that there are stand in
-one list, :data:`AnyPeriod`, by which scenario files and tests know them.
+A period is a frozen value that makes the rule of one site (:class:`Period`). One list,
+:data:`AnyPeriod`, names all periods for scenario files and tests.
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING

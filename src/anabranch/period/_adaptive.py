@@ -1,19 +1,19 @@
-"""The period that suits what steps and averages take, and how far models drift apart meanwhile.
+"""A period chosen by the times of steps and averages, and by how far models drift apart.
 
 With a period of k steps a run that needs N(k) local steps takes
 ``N(k) * (step_s + exchange_s / k)``. Drift makes N grow with k. If it grows as ``1 + c k``, the
 time is least at ``k = sqrt(exchange_s / (c * step_s))``; if it grows as a power of k, at a multiple
 of ``exchange_s / step_s``. Measured curves lie between the two, and so does the exponent here.
 
-What c is depends on the data, and changes during a run: while all sites pull in one direction,
-models that make many steps of their own lose little. The *spread* tells: the root of the mean
-square of the models' distances from their mean, over the distance that the mean has moved. With c
-proportional to its square, k is proportional to its inverse.
+c depends on the data, and changes during a run: while all sites move in one direction, many local
+steps cost little. The *spread* measures this: the root of the mean square of the models' distances
+from their mean, over the distance that the mean has moved. With c proportional to its square, k is
+proportional to its inverse.
 
-AdaComm, too, begins with a long period and makes it shorter as training slows down, and goes by
-the loss (Wang and Joshi, "Adaptive Communication Strategies to Achieve the Best Error-Runtime
-Trade-off in Local-Update SGD", MLSys 2019). The spread needs no first period to compare with, and
-tells data that are alike from data that are not.
+AdaComm, too, begins with a long period and shortens it as training slows down, judged by the loss
+(Wang and Joshi, "Adaptive Communication Strategies to Achieve the Best Error-Runtime Trade-off in
+Local-Update SGD", MLSys 2019). The spread needs no first period to compare with, and depends on how
+alike the sites' data are.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from anabranch._typed_toml import Positive, Table
 from anabranch.period._period import Averaged, Progress, Rule
 
 _EXPONENT = 0.65
-_LEAST_SPREAD = 0.1  # a mean that moves as far as its models says nothing of what is too far
+_LEAST_SPREAD = 0.1  # a smaller spread does not tell how many steps would be too many
 _NEWEST = 0.5  # weight of the newest spread, which is noisy, beside all before it
 
 
 class Adaptive(Table, frozen=True, kw_only=True, tag_field="kind", tag="adaptive"):
     """Average the models after ``gain * (exchange_s / step_s) ** 0.65 / spread`` local steps.
 
-    Rounded down: models that are averaged after every step learn as one does, and the second step
-    costs most. Times are means over the sites; that of exchanges is of the average before, since
-    sites tell it with the next, and after the first one each site's own. The spread is a geometric
-    mean in which each average weighs as much as all before it; each is taken to be 0.1 at least.
-    From the second average on all of it is the same at all sites, which so choose alike.
+    Rounded down: models averaged after every step learn as one model does, and the second step
+    costs most. Times are means over the sites. The exchange time is of the average before, since
+    sites send it with the next; after the first average it is each site's own. The spread is a
+    geometric mean in which each average weighs as much as all before it; each counts as at least
+    0.1. From the second average on, all inputs are the same at all sites, so all choose alike.
 
     Args:
-        gain: what the formula is multiplied by.
-        first_steps: local steps before the first average, when nothing has been measured.
+        gain: the factor of the formula.
+        first_steps: local steps before the first average, when no time has been measured.
         most_steps: local steps after which a site averages in any case.
     """
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 FINISHED = 1 << 53
-"""The steps of a site that makes no more: no other site waits for it."""
+"""The step count of a site that makes no more steps: no other site waits for it."""
 
 
 class VectorClock:
     """One site's knowledge of all sites' steps.
 
     Args:
-        site: whose.
-        sites: how many there are.
+        site: this site, by index.
+        sites: number of sites.
         most_ahead: see :class:`anabranch.period.Gossip`.
 
     >>> clock = VectorClock(0, sites=2, most_ahead=1)
@@ -30,24 +30,24 @@ class VectorClock:
 
     @property
     def steps(self) -> int:
-        """How many this site has finished."""
+        """How many steps this site has finished."""
         return self._steps[self._site]
 
     @property
     def known(self) -> tuple[int, ...]:
-        """Each site's, as far as this one knows."""
+        """Each site's finished steps, as far as this site knows."""
         return tuple(self._steps)
 
     def step(self) -> None:
-        """Finish a step."""
+        """Count a finished step of this site."""
         self._steps[self._site] += 1
 
     def finish(self) -> None:
-        """Make no more."""
+        """Mark this site as finished: it makes no more steps."""
         self._steps[self._site] = FINISHED
 
     def gone(self, site: int) -> None:
-        """Wait no more for another site."""
+        """Mark another site as finished or lost: this site no longer waits for it."""
         self._steps[site] = FINISHED
 
     def may_step(self) -> bool:
@@ -55,10 +55,10 @@ class VectorClock:
         return self._most_ahead is None or self.steps - min(self._steps) < self._most_ahead
 
     def hear(self, known: Sequence[int]) -> bool:
-        """Take in what another site knows; return whether any other site's steps are more now.
+        """Merge another site's clock; return whether any other site's known steps rose.
 
         Raises:
-            ValueError: it is of another number of sites, or a number of steps cannot be.
+            ValueError: the clock has another number of sites, or a step count out of range.
         """
         if len(known) != len(self._steps) or not all(0 <= each <= FINISHED for each in known):
             raise ValueError(f"a clock of {len(known)} sites, of {len(self._steps)}: {known}")

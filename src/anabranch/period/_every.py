@@ -9,11 +9,11 @@ from anabranch.period._period import Memoryless, Progress, Rule
 
 
 class Every(Table, frozen=True, kw_only=True, tag_field="kind", tag="every"):
-    """Average the models after every so many local steps.
+    """Average the models after a fixed number of local steps.
 
     Args:
-        steps: how many. With 1 models are averaged after every step, which for plain SGD is the
-            same as averaging gradients, but for rounding.
+        steps: that number. With 1, models are averaged after every step; for plain SGD this equals
+            averaging gradients, but for rounding.
     """
 
     averages: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Every so many passes over a site's own samples: a federated client's local epochs."""
+"""A fixed number of passes over a site's own samples: a federated client's local epochs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from anabranch.period._period import Rule
 
 
 class EveryEpoch(Table, frozen=True, kw_only=True, tag_field="kind", tag="every-epoch"):
-    """Send an update after so many passes over one's own samples (McMahan et al., 2017, E).
+    """Send an update after some passes over the site's own samples (McMahan et al., 2017, E).
 
-    Sites with more samples make more local steps; so only where the model is served, and no site
-    waits for as many steps of all others. Where batches do not go into the samples evenly, the
-    last one is a whole one too.
+    Sites with more samples make more local steps. So this period needs a served model, where no
+    site waits for as many steps of all others. Where batches do not divide the samples evenly, the
+    last batch is a whole one too.
 
     Args:
         epochs: how many passes.
@@ -27,11 +27,11 @@ class EveryEpoch(Table, frozen=True, kw_only=True, tag_field="kind", tag="every-
     epochs: Positive = 1
 
     def rule(self) -> Rule:
-        """Never asked for: what is not served averages after as many steps at all sites."""
+        """Never called: without servers, all sites average after equally many steps."""
         raise AssertionError("only where the model is served")
 
     def steps(self, held: int, samples: int) -> int:
-        """Return how many local steps it takes.
+        """Return how many local steps the passes take.
 
         Args:
             held: samples of the site.

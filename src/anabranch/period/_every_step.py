@@ -1,4 +1,4 @@
-"""Every step: gradients are exchanged, and models never differ."""
+"""Every step: sites exchange gradients, and models never differ."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from anabranch.period._period import Memoryless, Progress, Rule
 
 
 class EveryStep(Table, frozen=True, kw_only=True, tag_field="kind", tag="every-step"):
-    """Exchange the gradients of every step, and let all take the same step with their mean."""
+    """Exchange the gradients of every step; all sites take the same step with their mean."""
 
     averages: ClassVar[bool] = False
     calls: ClassVar[bool] = False

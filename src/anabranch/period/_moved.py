@@ -1,4 +1,4 @@
-"""When a model has moved: a significance threshold (Gaia, IV-A of Malik, Qi and Dalla; their V)."""
+"""A significance threshold on a model's movement (Gaia; Malik, Qi and Dalla, IV-A and V)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Moved(Table, frozen=True, kw_only=True, tag_field="kind", tag="moved"):
     """Average the models once one of them has moved far enough; its site calls the others.
 
     Args:
-        by: how far: the norm of what the model has changed by since the last average, over the norm
+        by: the least movement: the norm of the model's change since the last average, over the norm
             of the model then.
         most_steps: local steps after which a site averages in any case.
     """

@@ -1,11 +1,11 @@
-"""What a period is: told after each local step how far a site has come, it says when to average.
+"""The period protocol: after each local step, a period decides whether to average.
 
 Between two averages a site makes local steps: its own optimiser uses its own gradients. A period
-decides after which of them the models are averaged. It never touches a model, a clock or a
-connection; what it has to know of them is handed in.
+decides after which local steps the sites average their models. It never touches a model, a clock or
+a connection; the caller passes in all that it needs.
 
-Two objects do it: a *period* is the parameters, a frozen value that scenario files spell; its
-*rule* follows one site.
+It has two parts: a *period* is the parameters, a frozen value as in a scenario file; its *rule*
+holds the state of one site.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any, ClassVar, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a site has come, after a local step.
+    """A site's progress after a local step.
 
     Args:
         steps: local steps since the last average began, this one included.
-        moved: how far its model is from where the last average left it: the norm of the difference
-            over the norm of the model there. 0 where the period does not ask for it.
+        moved: the norm of the model's change since the last average, over the norm of the model
+            then. 0 where the period does not ask for it.
         is_called: whether another site has begun the next average, and waits.
     """
 
@@ -32,16 +32,17 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Averaged:
-    """What an average was like, at one site or, where the period asks for that, at all.
+    """Measurements of an average: of one site or, where the period shares them, of all sites.
 
     Args:
-        steps: local steps that it came after.
-        step_s: what one of them took, on the mean, seconds.
-        exchange_s: from asking for an average to its result, seconds; of all sites, it is of the
-            average before, since they tell it with the next, and of the first at this site alone.
-        spread: how far the sites' models were apart: the root of the mean square of their distances
-            from the mean, over the distance that the mean has moved since the last average. The
-            same at all sites; 0 where it was not measured.
+        steps: local steps before it.
+        step_s: mean seconds of one of these steps.
+        exchange_s: seconds from the request of an average to its result. Where sites share it, it
+            is of the average before, since they send it with the next; after the first average it
+            is this site's own.
+        spread: the root of the mean square of the models' distances from their mean, over the
+            distance that the mean has moved since the last average. The same at all sites; 0 where
+            it was not measured.
     """
 
     steps: int
@@ -51,16 +52,17 @@ class Averaged:
 
 
 class Period(Protocol):
-    """How often do sites talk? The parameters, a frozen value.
+    """How often sites average: the parameters, a frozen value.
 
     Attributes:
-        averages: whether models are averaged, between local steps; if not, each step's gradients.
-        calls: whether sites may find at different steps that an average is due, so that the first
-            calls the others, who join after the step they are at.
+        averages: whether sites average models between local steps. If not, they average the
+            gradients of each step.
+        calls: whether an average may become due at different steps at different sites. Then the
+            first site calls the others, which join after their current step.
         asks_moved: whether the rule needs ``Progress.moved``, which costs a pass over the model.
-        shares: whether sites exchange what they have measured, with the model, as three numbers
-            more. All rules are then told the same, means over the sites and the spread, and choose
-            alike. Otherwise one that waits for another takes the wait for the network's.
+        shares: whether sites send their measurements with the model, as three more numbers. All
+            rules then get the same values, means over the sites and the spread, and choose alike.
+            Otherwise a site that waits for another takes the wait for the network's time.
     """
 
     averages: ClassVar[bool]
@@ -69,7 +71,7 @@ class Period(Protocol):
     shares: ClassVar[bool]
 
     def rule(self) -> Rule:
-        """Return what follows one site, fresh."""
+        """Return a new rule, for one site."""
 
 
 class Rule(Protocol):
@@ -79,13 +81,13 @@ class Rule(Protocol):
         """Return whether to average after this step."""
 
     def averaged(self, averaged: Averaged) -> None:
-        """Take note of what an average was like."""
+        """Record the measurements of an average."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what later decisions depend on: plain numbers by name."""
+        """Return the state that later decisions depend on: plain numbers by name."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state of a rule of the same period."""
+        """Continue from the state of a rule of the same period."""
 
 
 class Memoryless:

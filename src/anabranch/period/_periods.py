@@ -1,4 +1,4 @@
-"""The periods that there are, in one list."""
+"""All periods in one list."""
 
 from __future__ import annotations
 

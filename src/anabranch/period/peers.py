@@ -1,4 +1,4 @@
-"""Which neighbours a site that gossips sends to (Malik, Qi and Dalla, II-C)."""
+"""The neighbours that a gossiping site sends to (Malik, Qi and Dalla, II-C)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Peers(Protocol):
         """Return the neighbours to send to, in rising order; empty where there is none.
 
         Args:
-            latencies_s: how long what is sent takes to each neighbour that may be chosen, one way.
-            all_of_them: how many neighbours there are, with those that may not be chosen now.
-            draw: what is drawn from.
+            latencies_s: seconds one way to each neighbour that may be chosen now.
+            all_of_them: number of all neighbours, also those that may not be chosen now.
+            draw: the random generator.
         """
 
 
@@ -54,8 +54,8 @@ class NearPeers(Table, frozen=True, kw_only=True, tag_field="kind", tag="latency
     """Neighbours drawn one after the other, each in proportion to 1 over its latency.
 
     Args:
-        count: how many. With 1 a neighbour is chosen with the paper's probability, ``1 / (l_i T)``
-            where T is the sum of all ``1 / l_i``.
+        count: how many neighbours. With 1, each has the paper's probability, ``1 / (l_i T)`` where
+            T is the sum of all ``1 / l_i``.
     """
 
     count: Positive = 1
@@ -76,25 +76,25 @@ AnyPeers = RandomPeers | NearPeers
 
 
 class Gossip(Table, frozen=True, kw_only=True):
-    """Sites send their models to a few neighbours each time, and use what comes; none waits.
+    """Sites send their models to a few neighbours, and merge the models that come; none waits.
 
     Args:
         peers: chooses the neighbours that a site sends to.
-        rule: what is made of a model that comes.
+        rule: how a site merges a model that comes.
 
-            ``pairs``: a neighbour that is sent a model sends its own back, and both move towards
-            each other from the models that they sent: what they have learnt since is kept, and the
-            mean of all models with it.
+            ``pairs``: a neighbour that gets a model sends its own back. Both sites move towards
+            each other, by the difference of the models that they sent. So each site keeps what it
+            has learnt since, and the mean of all models stays the same.
 
-            ``push-sum``: models carry weights (Kempe, Dobra and Gehrke, FOCS 2003): a site gives
-            part of its weight away with each model that it sends, and a model that comes counts by
-            the weight it brings. Nothing is sent back. The weighted mean over all sites and all
-            that is on its way is kept; but what is on its way is old when it comes.
+            ``push-sum``: models carry weights (Kempe, Dobra and Gehrke, FOCS 2003). A site gives
+            part of its weight away with each model that it sends, and a model counts by the weight
+            that it brings. The receiver sends nothing back. The weighted mean over all sites and
+            all models under way stays the same, but a model under way is old when it comes.
 
-            ``plain``: a model becomes the mean of itself and of all that has come, as in the
-            paper; the mean over the sites is not kept.
-        most_ahead: how many steps, at most, a site has finished more than any other that takes
-            part, as far as vector clocks tell, before it waits; None for no bound.
+            ``plain``: a model becomes the mean of itself and all models that have come, as in the
+            paper. The mean over the sites does not stay the same.
+        most_ahead: how many steps a site may be ahead of any other site in the group, by its
+            vector clock, before it waits; None for no bound.
     """
 
     peers: AnyPeers = RandomPeers()
