@@ -44,9 +44,9 @@ def internet2_9() -> Overlay:
     """Return the nine-site overlay on which NetStorm was evaluated.
 
     Site ``dc1`` is the paper's node 1, and so on to ``dc9``. Thirteen pairs are linked both ways,
-    at 20 to 155 Mbit/s, with 30 ms latency and 0.02 % loss on every link; the rates are the
-    first draw of the authors' public scripts. The positions are ours and **for drawing only**:
-    the paper gives none, and no latency comes from them.
+    at 20 to 155 Mbit/s. Every link has 30 ms latency and 0.02 % loss. The rates are the first draw
+    of the authors' public scripts. The positions are ours and **for drawing only**: the paper gives
+    none, and no latency comes from them.
 
     Source: NetStorm, Fig. 12.
 
@@ -82,11 +82,12 @@ _AWS_8 = (
 
 
 def aws_8() -> Overlay:
-    """Return eight regions of AWS and the rates that were measured between all of them at once.
+    """Return eight regions of AWS with the rates measured between all of them at once.
 
-    Each rate is the median of 86 measurements of what was received, each over 20 s from one
-    t2.medium instance to another while all pairs sent, so the rates hold together. Latencies were
-    not measured: they are those of straight fibre between the regions' cities, so too low. No loss.
+    Each rate is the median of 86 measurements at the receiver. Each measurement lasted 20 s, from
+    one t2.medium instance to another while all pairs sent, so the rates hold together. Latencies
+    were not measured: they are those of straight fibre between the regions' cities, and thus too
+    low. Loss is 0.
 
     Source: the files of ``datasets/`` with eight data centres and kind ``dynamic`` in
     mc2lab/WANify (commit be25bd37), Copyright (c) 2025 anonymous-cloudsub, MIT licence.

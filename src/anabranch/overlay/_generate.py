@@ -1,6 +1,6 @@
-"""Overlays drawn at random, of any size: for tests, benchmarks and questions of scale.
+"""Random overlays of any size: for tests, benchmarks and questions of scale.
 
-Each is connected both ways and follows from its arguments alone: equal seeds, equal overlays.
+Each is strongly connected and follows from its arguments alone: equal seeds give equal overlays.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def random_sparse(
 ) -> Overlay:
     """Draw a sparse overlay that no single lost pair of links can split, like Internet2's.
 
-    A ring through all sites in random order, then chords between random pairs until the mean
+    It is a ring through all sites in random order, with chords between random pairs until the mean
     degree is reached (or every pair is linked). The defaults are those of NetStorm's evaluation.
 
     Args:
@@ -73,10 +73,10 @@ def random_geographic(
     high_bps: float = 155e6,
     loss: float = 0.0002,
 ) -> Overlay:
-    """Draw sites evenly over the globe, linked to near ones, with the latency of the distance.
+    """Draw sites evenly over the globe; each is linked to near sites.
 
-    Each site is linked to its nearest neighbours; the shortest spanning tree is added, so that
-    far clusters are joined where they are closest. Latency is that of straight fibre.
+    Each site has links to its nearest neighbours. The links of the shortest spanning tree join far
+    clusters where they are closest. Latency is that of straight fibre.
 
     Args:
         n: number of sites, >= 2.
@@ -92,7 +92,7 @@ def random_geographic(
     >>> all(0 < link.latency_s < 0.101 for link in overlay)  # half way round the globe: 100 ms
     True
     """
-    # Here, because it takes most of a second to import and the rest of this package does without.
+    # Here, because the import takes most of a second and the rest of this package does not need it.
     from scipy.sparse.csgraph import minimum_spanning_tree
 
     _check_at_least_two(n)
@@ -132,9 +132,9 @@ def random_complete(
         n: number of sites, >= 2; there are ``n * (n - 1)`` links.
         seed: a seed, or a generator, which is advanced.
         low_bps, high_bps: the rate of each direction is drawn uniformly between them, bit/s.
-        latency_s: one-way delay of every link, seconds; or (low, high), between which that of
-            each direction is drawn uniformly.
-        latency_drift_s: how far each message moves the latency at most, see `Link`.
+        latency_s: one-way delay of every link, seconds; or (low, high), for a uniform draw for each
+            direction.
+        latency_drift_s: the most that each message changes the latency, see `Link`.
         loss: share of packets lost on every link.
 
     Raises:
@@ -192,7 +192,7 @@ def _both_ways(
     high_bps: float,
     loss: float,
 ) -> tuple[Link, ...]:
-    """Make both links of each (site, site, latency), every one with a rate of its own."""
+    """Make both links of each (site, site, latency), each with its own rate."""
     check_bounds(low_bps, high_bps)
     directed = [way for a, b, latency_s in linked for way in ((a, b, latency_s), (b, a, latency_s))]
     rates_bps = rng.uniform(low_bps, high_bps, len(directed)).tolist()

@@ -1,4 +1,4 @@
-"""Distance on the globe, and the latency that light in fibre makes of it."""
+"""Distance on the globe, and the latency of light in fibre over it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def great_circle_m(
 ) -> npt.NDArray[np.float64]:
     """Return the distance along the globe's surface, metres; the arguments broadcast.
 
-    The haversine formula, which keeps its precision for sites that are near each other.
+    It uses the haversine formula, which is precise for sites near each other.
 
     >>> quarter_m = great_circle_m(0.0, 0.0, 0.0, 90.0)  # the metre was defined by this: 1e7
     >>> bool(abs(quarter_m - 1e7) < 1e4)

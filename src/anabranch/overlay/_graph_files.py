@@ -1,9 +1,9 @@
 """GML and GraphML graphs as overlays, such as the files of the Internet Topology Zoo.
 
-What a link needs is taken from the file first; an argument fills in what the file does not say;
-where neither says it, reading fails and names the edge. Rates, latencies and losses are known by
-their attributes' usual names and units (`_quantities`); `Overlay.provenance` says which were used,
-and names those that seem to hold such a quantity and were not.
+A link's figures come from the file first. An argument gives a figure that the file lacks. Where
+neither gives it, reading fails and names the edge. Rates, latencies and losses are recognised by
+their attributes' usual names and units (`_quantities`). `Overlay.provenance` says which attributes
+were used, and names unused ones that seem to hold such a quantity.
 """
 
 from __future__ import annotations
@@ -61,21 +61,21 @@ def read_graph(
     Args:
         path: a file that ends in ``.gml`` or ``.graphml``.
         rate: the rate of edges that have no capacity in the file: a constant in bit/s, or a rule
-            that draws each direction by itself.
+            that draws a rate for each direction.
         default_latency_s: one-way delay of edges for which the file gives neither a latency nor the
             position of both ends, seconds.
         loss: share of packets lost on links for which the file gives none.
         capacity: the edge attribute that holds the rate, with the unit of bare numbers after a
             colon: ``"bandwidth:Mbit/s"``. `USUAL`: any of the usual names, such as
             ``LinkSpeedRaw``, ``bandwidth_mbps``, or ``LinkSpeed`` beside ``LinkSpeedUnits``. None:
-            the file's capacities stay unread, so that every edge takes ``rate``.
+            the file's capacities are not read, and every edge takes ``rate``.
         latency: likewise for the one-way delay: ``"delay:ms"``. `USUAL`: names such as
             ``latency_s``, ``delay_ms``, and ``rtt_ms``, of which half counts.
         geographic: whether positions give latency: great-circle distance at two thirds of the
-            speed of light. False leaves it to ``default_latency_s``.
+            speed of light. If False, edges without a latency take ``default_latency_s``.
         external: False drops nodes marked ``Internal 0``, which belong to other networks.
         largest_part: True keeps the largest part in which all sites reach each other and drops
-            the rest, such as isolated nodes; otherwise a graph in several parts is an error.
+            the rest, such as isolated nodes. If False, a graph in several parts is an error.
 
     Raises:
         OverlayError: a file that cannot be read or parsed, an edge without capacity or latency
@@ -134,7 +134,7 @@ class _Edge:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """Where rates, latencies and losses come from, as `read_graph` was told."""
+    """The sources of rates, latencies and losses, by the arguments of `read_graph`."""
 
     fill_bps: Iterator[float] | None
     default_latency_s: float | None
@@ -145,7 +145,7 @@ class _Reading:
     sources: Sources
 
     def check_named(self, graph: Any) -> None:
-        """Raise OverlayError where no edge has an attribute that was asked for."""
+        """Raise OverlayError where no edge has an attribute that an argument names."""
         keys = {key for _, _, given in graph.edges(data=True) for key in given}
         keys |= graph.graph.get("edge_default", {}).keys()
         asked: tuple[tuple[Kind, str | None], ...] = (
@@ -209,7 +209,7 @@ class _Reading:
         return found
 
     def _read(self, kind: Kind, edge: _Edge) -> tuple[float | None, list[str]]:
-        """Return what an edge's attributes say of a quantity, and why others were not used."""
+        """Return a quantity from an edge's attributes, and why other attributes were not used."""
         used: tuple[str, float] | None = None
         reasons: list[str] = []
         for key, of in self._candidates(kind, edge.attributes):
@@ -234,7 +234,7 @@ class _Reading:
         return (None if used is None else used[1]), reasons
 
     def _candidates(self, kind: Kind, attributes: Mapping[str, Any]) -> list[tuple[str, Quantity]]:
-        """Return the attributes that hold a quantity; first those whose names say the unit."""
+        """Return the attributes that hold a quantity; names with a unit come first."""
         named = {"rate": self.capacity, "latency": self.latency, "loss": USUAL}[kind]
         if named is None:
             return []
@@ -249,7 +249,7 @@ class _Reading:
         return sorted(found, key=lambda each: each[1].unit is None)
 
     def name_unused(self, edges: Iterable[_Edge]) -> None:
-        """Name the attributes that seem to hold such a quantity, under unusual names."""
+        """Record unused attributes that hold, or by an unusual name seem to hold, a quantity."""
         chosen = {self.capacity, self.latency}
         chosen |= {split_unit("rate", self.capacity or "")[0]}
         chosen |= {split_unit("latency", self.latency)[0]}
@@ -289,15 +289,15 @@ def _parse(path: Path) -> Any:
     suffix = path.suffix.lower()
     if suffix not in GRAPH_SUFFIXES:
         raise OverlayError(f"{path} does not end in {' or '.join(GRAPH_SUFFIXES)}; rename it")
-    # Here, because it takes longer to import than the rest of this package and few need it.
+    # Here, because the import takes longer than the rest of this package, and few callers need it.
     import networkx as nx
 
     text = "" if suffix == ".graphml" else read_text(path, OverlayError)
     try:
-        if suffix == ".graphml":  # XML says its own encoding
+        if suffix == ".graphml":  # XML declares its encoding
             return nx.read_graphml(path)
-        # networkx takes ASCII only, and parallel edges only from files that announce them, which
-        # those of the Topology Zoo do not.
+        # networkx takes ASCII only, and parallel edges only from files that declare a multigraph.
+        # The Topology Zoo's files do not.
         text = text.encode("ascii", "xmlcharrefreplace").decode("ascii")
         if not re.search(r"^\s*multigraph\s+1", text, re.MULTILINE):
             text = re.sub(
@@ -306,7 +306,7 @@ def _parse(path: Path) -> Any:
         return nx.parse_gml(text, label="id")
     except OSError as error:
         raise OverlayError(f"cannot read {path}: {error.strerror}") from error
-    # networkx stumbles over some malformed files, such as a node that is no list, unawares.
+    # Some malformed files, such as one with a node that is no list, make networkx itself fail.
     except (nx.NetworkXException, ParseError, ValueError, AttributeError, TypeError) as error:
         raise OverlayError(f"{path} is not a {suffix[1:]} graph: {error}; mend it") from error
 
@@ -345,7 +345,7 @@ def _sites(graph: Any) -> dict[Any, Site]:
 def _edges(graph: Any, sites: Mapping[Any, Site]) -> Iterator[tuple[int, int, _Edge]]:
     """Yield (source, target, edge) of every direction; an undirected edge has two."""
     index = {node: i for i, node in enumerate(sites)}
-    # GraphML's defaults, which networkx reads but does not apply.
+    # networkx reads GraphML's defaults but does not apply them.
     defaults: Mapping[str, Any] = graph.graph.get("edge_default", {})
     for a, b, given in graph.edges(data=True):
         if a == b:

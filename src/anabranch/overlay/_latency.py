@@ -11,14 +11,15 @@ class Latency:
     """The latency of one message after another over a link.
 
     The series follows from the seed and the link's two ends alone, so every process computes the
-    same one, on any machine. The two directions of a pair drift apart.
+    same series, on any machine. The two directions of a pair drift independently.
 
     Args:
         link: with no drift, every message takes its ``latency_s`` and nothing is drawn.
         seed: of the run, >= 0.
 
     Source: Malik et al., Optimizing Distributed Training on Intermittently Connected Networks,
-    II-A, where it starts between 1 and 5 s and moves by up to 0.5 s. That it stops at 0 is ours.
+    II-A. There the latency starts between 1 and 5 s and moves by up to 0.5 s. The bound at 0 is
+    ours.
 
     >>> steady = Latency(Link(0, 1, 1e6, latency_s=0.03), seed=7)
     >>> [steady.next_s() for _ in range(3)]
@@ -33,13 +34,13 @@ class Latency:
     def __init__(self, link: Link, seed: int) -> None:
         self._latency_s = link.latency_s
         self._drift_s = link.latency_drift_s
-        # Made only where it is used: a generator costs more than all the rest of a link.
+        # Only where it is used: a generator costs more than all the rest of a link.
         self._rng = (
             np.random.default_rng((seed, link.source, link.target)) if self._drift_s else None
         )
 
     def next_s(self) -> float:
-        """Return the one-way delay of the next message, seconds; those after it may differ."""
+        """Return the one-way delay of the next message, seconds; each call returns a new value."""
         latency_s = self._latency_s
         if self._rng is not None:
             drifted_s = latency_s + self._rng.uniform(-self._drift_s, self._drift_s)

@@ -1,4 +1,4 @@
-"""One door to every overlay: a built-in name, or a file known by its suffix."""
+"""One function for every source of an overlay: a built-in name, or a file known by its suffix."""
 
 from __future__ import annotations
 
@@ -26,22 +26,23 @@ def load(
     latencies: str | Path | None = None,
     unknown_rate_bps: float | None = None,
 ) -> Overlay:
-    """Return the overlay that a built-in name or a file holds.
+    """Return the overlay of a built-in name or a file.
 
     Args:
         source: a built-in name, such as ``"internet2-9"``, or the path of a file that ends in
             ``.toml`` (our own format), ``.gml``, ``.graphml`` or ``.csv``, or a folder of
             measurements.
-        rate: for graph files, tables and folders: the rate of links that have none there, a
-            constant in bit/s or a rule.
-        default_latency_s: likewise the one-way delay.
-        largest_part: for graph files: keep the largest part alone of a graph in several.
+        rate: for graph files, tables and folders: the rate of links without one, a constant in
+            bit/s or a rule.
+        default_latency_s: likewise the one-way delay, seconds.
+        largest_part: for graph files: keep only the largest part of a graph in several.
         capacity, latency: for graph files: the attribute that holds it, as for `read_graph`.
-        latencies: for tables and folders: another one, for latencies, as for `read_table`.
-        unknown_rate_bps: for ``.toml`` files: of links that have no rate; None where each must.
+        latencies: for tables and folders: another such file, for latencies, as for `read_table`.
+        unknown_rate_bps: for ``.toml`` files: the rate of links without one, bit/s; None where each
+            link must have one.
 
     Raises:
-        GraphLacks: a file does not say what these arguments would.
+        GraphLacks: a file lacks a figure, and no argument gives it.
         OverlayError: an unknown name or suffix, a missing file, a file that does not hold an
             overlay, or an argument for another kind of file.
 
@@ -90,7 +91,7 @@ def load(
 
 
 def _check_for(source: str | Path, files: str, **given: object) -> None:
-    """Raise OverlayError at the first argument that is for other files than this one."""
+    """Raise OverlayError at the first given argument; all of them are for other kinds of file."""
     for name, value in given.items():
         if value is not None:
             raise OverlayError(f"{source} does not take {name}, which is for {files}: leave it out")

@@ -1,7 +1,7 @@
 """The network as data: sites, directed links, and how a link's rate changes over time.
 
-Nothing here knows how an overlay was written down or is drawn; every value is checked when it
-is made, so the rest of the code may trust it.
+This module does not depend on file formats or drawing. Constructors check every value, so the rest
+of the code may trust it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ import numpy.typing as npt
 
 from anabranch._typed_toml import BadInput
 
-# Within these any buffer takes a finite time, and sums of rates are exact enough.
+# Within these bounds any buffer takes a finite time, and sums of rates are exact enough.
 _LEAST_BPS, _MOST_BPS = 1e-3, 1e21
 
-_LIKELY_LATENCY_S = 5.0  # the papers' slowest links begin at it
+_LIKELY_LATENCY_S = 5.0  # the latency at which the papers' slowest links begin
 
 Basis = Literal["given", "measured", "assumed"]
-"""What a link's rate rests on: an overlay or option states it; a run measured it; or neither, and
-the rate is a placeholder, or what other links of the run carry."""
+"""The source of a link's rate. ``given``: an overlay or option states it. ``measured``: a run
+measured it. ``assumed``: neither; it is a placeholder, or the rate of other links of the run."""
 
 
 def is_doubtful_latency(latency_s: float) -> bool:
-    """Return whether a latency, seconds one way, is rather a number of milliseconds."""
+    """Return whether a latency, seconds one way, was probably meant as milliseconds."""
     return latency_s > _LIKELY_LATENCY_S
 
 
@@ -40,12 +40,12 @@ class OverlayError(BadInput):
 
 
 class GraphLacks(OverlayError):
-    """A graph file does not say what an overlay needs, and no argument does.
+    """A graph file lacks a figure that an overlay needs, and no argument gives it.
 
     Args:
         said: what is missing, and where.
         what: ``rate``, ``latency`` or ``part``.
-        advice: what to do, in the words of :func:`anabranch.overlay.read_graph`.
+        advice: what to do, in terms of the reader's arguments.
 
     Attributes:
         said, what: see above.
@@ -58,7 +58,7 @@ class GraphLacks(OverlayError):
         self._advice = advice
 
     def within(self, where: str) -> GraphLacks:
-        """Return the same, of a file."""
+        """Return the same error with the file's name in front."""
         return GraphLacks(f"{where}: {self.said}", self.what, self._advice)
 
 
@@ -66,14 +66,14 @@ class GraphLacks(OverlayError):
 class Site:
     """A participant: a data centre, cluster or client.
 
-    A site may be joined to the network by a *port* that all its links share: what they send, and
-    what they receive, is then limited together too. A port carries goodput: loss belongs to links,
-    and what a link sends again does not count against the port.
+    A site may have a *port* to the network that all its links share. The port then limits the sum
+    of what they send, and the sum of what they receive. A port's rate counts goodput: loss belongs
+    to links, and what a link sends again does not count against the port.
 
     Args:
         name: unique within its overlay; certificates and logs use it.
-        latitude_deg, longitude_deg: where it stands, in [-90, 90] and [-180, 180], for drawing
-            and for geographic latency; both None where unknown.
+        latitude_deg, longitude_deg: its position, in [-90, 90] and [-180, 180], for drawing and for
+            geographic latency; both None where unknown.
         uplink_bps: payload that all outgoing links may carry together, bit/s, > 0; None where
             only the links limit it.
         downlink_bps: the same for all incoming links.
@@ -88,10 +88,10 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """How one link's rate changes: piecewise constant.
+    """One link's rate over time: piecewise constant.
 
     Args:
-        starts_s: when each piece begins, seconds since the run began, rising, first one 0.
+        starts_s: when each piece begins, seconds since the run began, rising, the first 0.
         rates_bps: the rate of each piece, bit/s, all positive.
 
     Raises:
@@ -142,11 +142,11 @@ class Link:
         rate_bps: capacity, bit/s; with a trace, the trace's rate at time 0.
         latency_s: one-way delay of the first bit, seconds.
         loss: share of packets lost, in [0, 1).
-        trace: how the rate changes during a run, or None where it does not.
+        trace: the rate over time during a run, or None where it is constant.
         latency_drift_s: after each message the latency moves by a value drawn evenly from
             ``[-latency_drift_s, latency_drift_s]``, and never below 0; see `Latency`. Plans count
             the latency at the start.
-        basis: what the rate rests on.
+        basis: the source of the rate.
     """
 
     source: int
@@ -170,10 +170,10 @@ class Overlay:
 
     Args:
         name: for titles and logs.
-        sites: at least one; a site's *index* here is how all other code names it.
+        sites: at least one; all other code names a site by its *index* in this tuple.
         links: at most one for each ordered pair.
-        provenance: where the links' figures come from, and what of a file was not used, in
-            sentences for people; none where the overlay states all of its figures itself.
+        provenance: the sources of the links' figures, and the unused attributes of a file, in
+            sentences for people; empty where the overlay states all of its figures.
 
     Raises:
         OverlayError: a repeated site name, half a position, an unknown site, a link to itself, a
@@ -204,7 +204,7 @@ class Overlay:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Sentences on figures that are possible and seldom meant."""
+        """Sentences on figures that are valid but probably a mistake."""
         slow = [link for link in self.links if is_doubtful_latency(link.latency_s)]
         if not slow:
             return ()
@@ -326,7 +326,7 @@ class Overlay:
         """Return the index of the site with this name.
 
         Raises:
-            OverlayError: no site has it; the message names the nearest.
+            OverlayError: no site has this name; the message suggests the nearest.
         """
         try:
             return self._by_name[name]
@@ -351,7 +351,7 @@ class Overlay:
         return matrix
 
     def at(self, time_s: float) -> Overlay:
-        """Return the overlay with every traced link held at its rate of one moment."""
+        """Return the overlay with every traced link fixed at its rate of one moment."""
         return replace(
             self,
             links=tuple(

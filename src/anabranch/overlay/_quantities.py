@@ -1,8 +1,8 @@
-"""What the attributes of other programs' files say of a link: its rate, latency and loss.
+"""A link's rate, latency and loss from the attributes of other programs' files.
 
-A name says which quantity it is, and may end in a unit (``bandwidth_mbps``, ``latency_ms``,
-``packet_loss``); a value may have one of its own (``"1 Gbit"``, ``"30 ms"``). A rate or a time
-without a unit is never guessed: ``30`` may be seconds or milliseconds.
+An attribute's name gives the quantity, and may end in a unit (``bandwidth_mbps``, ``latency_ms``,
+``packet_loss``). A value may have a unit too (``"1 Gbit"``, ``"30 ms"``). The unit of a bare rate
+or time is never guessed: ``30`` may be seconds or milliseconds.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ _NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*(\S*(?: \S+)*)
 
 
 class OutOfRange(ValueError):
-    """A value that no link can have; says so in words that follow the value."""
+    """A value that no link can have; the message follows the value in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """What an attribute's name says.
+    """The quantity, unit and share that an attribute's name gives.
 
     Attributes:
         kind: rate, latency or loss.
-        unit: what a number without a unit counts, in bit/s, seconds or shares of packets; None
-            where the name does not say.
-        share: of the value that counts: half of a round trip.
+        unit: the unit of a bare number, in bit/s, seconds or shares of packets; None where the name
+            has no unit.
+        share: the part of the value that counts: half of a round trip.
     """
 
     kind: Kind
@@ -73,7 +73,7 @@ class Quantity:
 
 
 def quantity_of(name: str) -> Quantity | None:
-    """Return which quantity an attribute holds, by the usual spellings; None for another thing.
+    """Return the quantity that an attribute of a usual name holds; None for any other name.
 
     >>> quantity_of("Bandwidth_Mbps"), quantity_of("rtt-ms").share, quantity_of("colour")
     (Quantity(kind='rate', unit=1000000.0, share=1.0), 0.5, None)
@@ -94,7 +94,7 @@ def quantity_of(name: str) -> Quantity | None:
 
 
 def seems(name: str, value: object) -> Kind | None:
-    """Return which quantity an attribute of an unusual name may hold, by its name or value.
+    """Return the kind of quantity that an attribute of an unusual name may hold, or None.
 
     >>> seems("maxLinkSpeed", 3), seems("LinkLabel", "1-10Gbps"), seems("LinkType", "dark")
     ('rate', 'rate', None)
@@ -118,7 +118,7 @@ def split_unit(kind: Kind, text: str) -> tuple[str, float | None]:
 
 
 def unit_of(kind: Kind, text: str) -> float | None:
-    """Return what a unit counts, in bit/s, seconds or shares; None where it is none of the kind.
+    """Return a unit's size in bit/s, seconds or shares; None where it is no unit of this kind.
 
     >>> unit_of("rate", "Gbit/s"), unit_of("rate", "M"), unit_of("latency", "ms")
     (1000000000.0, 1000000.0, 0.001)
@@ -140,11 +140,12 @@ def amount(kind: Kind, value: Any, unit: float | None) -> float:
     Args:
         kind: of the attribute.
         value: a number, or text that begins with one.
-        unit: what a number without a unit counts; None where nothing says it.
+        unit: of a bare number, as for `Quantity`; None where it is unknown.
 
     Raises:
-        OutOfRange: no link can have it.
-        ValueError: it is no such value, or has no unit; in words that follow the value.
+        OutOfRange: no link can have this value.
+        ValueError: the value is not of this kind, or has no unit; the message follows the value in
+            a sentence.
 
     >>> amount("rate", "1 Gbit", None), amount("latency", 30, 1e-3), amount("loss", "0.1 %", 1.0)
     (1000000000.0, 0.03, 0.001)

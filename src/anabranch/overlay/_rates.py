@@ -1,4 +1,4 @@
-"""Rates drawn at random: once for a file that does not say them, or again and again in a run."""
+"""Random rates: drawn once for a file without rates, or again and again during a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class UniformRates:
         check_bounds(self.low_bps, self.high_bps)
 
     def draws_bps(self) -> Iterator[float]:
-        """Yield rates without end, bit/s; each call starts the same sequence again."""
+        """Yield endless rates, bit/s; each call starts the same sequence again."""
         rng = np.random.default_rng(self.seed)
         while True:
             yield float(rng.uniform(self.low_bps, self.high_bps))
@@ -55,15 +55,15 @@ def redraw(
     duration_s: float,
     seed: int | np.random.Generator,
 ) -> Overlay:
-    """Return the overlay with a trace on every link: its rate is drawn again every period.
+    """Return the overlay with a trace on every link, with a new random rate every period.
 
-    The overlay's own rates hold for the first period. At each later multiple of ``period_s``
-    below ``duration_s`` every link, and so each direction, gets a new rate, drawn independently
-    and uniformly; the last rates stay for ever. Traces that links had before are replaced. With
-    one seed, a longer duration leaves the earlier rates as they were.
+    The overlay's own rates hold for the first period. At each later multiple of ``period_s`` below
+    ``duration_s`` every link, and so each direction, gets a new rate, drawn independently and
+    uniformly. The last rates stay for ever. New traces replace old ones. With the same seed, a
+    longer duration leaves the earlier rates unchanged.
 
     Args:
-        overlay: whose sites, links, latencies and losses are kept.
+        overlay: its sites, links, latencies and losses stay.
         period_s: time between draws, seconds, > 0.
         low_bps, high_bps: bounds of the draw, bit/s, ``0 < low_bps <= high_bps``.
         duration_s: how long the network keeps changing, seconds, > 0.

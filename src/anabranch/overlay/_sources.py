@@ -1,4 +1,4 @@
-"""Where an overlay's figures come from, for people to check: files say much that is not used."""
+"""The sources of an overlay's figures, for people to check: a file may hold unused attributes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _EXAMPLE = 40  # characters of a value
 
 
 class Sources:
-    """Counts links by where their figures come from, and attributes that were not used."""
+    """Counts links by the source of their figures, and attributes that were not used."""
 
     def __init__(self) -> None:
         self._used: dict[Kind, Counter[str]] = {"rate": Counter(), "latency": Counter()}

@@ -1,8 +1,8 @@
-"""Networks as people have measured them: CSV tables, and folders of iperf3 and ping results.
+"""Measured networks: CSV tables, and folders of iperf3 and ping results.
 
-A CSV file is a matrix, whose first cell says what its numbers are (``Mbit/s``, ``rtt_ms``), or a
-list with a line for each link. In a folder each file is of a pair of sites, ``paris--austin.json``
-as ``iperf3 --json`` wrote it at paris, or ``paris--austin.txt`` as ping did.
+A CSV file is a matrix whose first cell names the quantity (``Mbit/s``, ``rtt_ms``), or a list with
+a line for each link. In a folder each file belongs to a pair of sites: ``paris--austin.json`` is
+the output of ``iperf3 --json`` at paris, ``paris--austin.txt`` that of ping.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from anabranch.overlay._sources import Sources
 _SOURCE = {"source", "src", "from", "srcregion", "sourceregion", "fromregion", "sender"}
 _TARGET = {"target", "dst", "dest", "destination", "to", "destregion", "dstregion", "toregion"}
 _TARGET |= {"targetregion", "receiver"}
-_NOTHING = {"", "-", "n/a", "na", "none"}  # a cell without a link
+_NOTHING = {"", "-", "n/a", "na", "none"}  # cells that mean no link
 _Pair = tuple[str, str]
 _PING_TIMES = re.compile(r"= *([\d.]+)/([\d.]+)/([\d.]+)(?:/[\d.]+)? *ms")
 _PING_TIMES_WINDOWS = re.compile(r"Average = ([\d.]+) *ms")
@@ -33,7 +33,7 @@ _PING_LOSS = re.compile(r"([\d.]+)% (?:packet )?loss")
 
 @dataclass
 class _Figures:
-    """What files say of pairs of sites, each figure with the words for where it is from."""
+    """The figures that files give for pairs of sites, each with the words for its source."""
 
     names: dict[str, None] = field(default_factory=dict)  # in the order of the files
     of: dict[Kind, dict[_Pair, tuple[float, str]]] = field(
@@ -45,7 +45,7 @@ class _Figures:
         """Add a figure.
 
         Raises:
-            OverlayError: there is another already; ``where`` names this one.
+            OverlayError: the pair has another figure already; ``where`` names this one.
         """
         self.names.update(dict.fromkeys(pair))
         before = self.of[kind].setdefault(pair, (value, source))
@@ -69,24 +69,24 @@ def read_table(
         path: a ``.csv`` file or a folder.
 
             A *matrix* has the sites' names in its first line and its first column, a row for each
-            source, a column for each target. Its first cell says what the numbers are: a unit
-            (``Mbit/s``, ``ms``), or a name with one (``rate_mbps``, ``rtt_ms``: half of it is the
-            latency). An empty cell or ``-`` is no link; the diagonal is not read.
+            source, a column for each target. Its first cell names the quantity: a unit (``Mbit/s``,
+            ``ms``), or a name with one (``rate_mbps``, ``rtt_ms``: half of it is the latency). An
+            empty cell or ``-`` is no link; the diagonal is not read.
 
-            A *list* has a line for each link, below one that names the columns: ``source`` and
-            ``target`` (or ``src``, ``dest``, ``from``, ``to``...), and ``rate_mbps``,
-            ``latency_ms``, ``packet_loss`` or other usual names with their units.
+            A *list* has a first line that names the columns, and then a line for each link. The
+            columns are ``source`` and ``target`` (or ``src``, ``dest``, ``from``, ``to``...), and
+            ``rate_mbps``, ``latency_ms``, ``packet_loss`` or other usual names with their units.
 
             A *folder* holds files ``SOURCE--TARGET.json``, as ``iperf3 --json`` writes them at the
-            source, and ``SOURCE--TARGET.txt``, as ping does. iperf3 gives the rate that the
-            receiver saw, ping half of the mean round trip, for both ways, and the loss.
+            source, and ``SOURCE--TARGET.txt``, as ping does. iperf3 gives the receiver's rate. ping
+            gives the loss and, as the latency of both ways, half of the mean round trip.
         rate: of links without one, as for `read_graph`.
         default_latency_s: of links without one, seconds.
         latencies: another such file or folder, for latencies and losses alone.
 
     Raises:
         GraphLacks: a link has no rate or no latency, and no argument gives it.
-        OverlayError: a file that cannot be read, or says something that no link can have.
+        OverlayError: a file cannot be read, or gives a figure that no link can have.
     """
     path = Path(path)
     figures = _Figures()
@@ -136,7 +136,7 @@ def _overlay(
         sources.use("latency", source)
         loss, source = of["loss"].get(pair, (0.0, "0, for none is given"))
         sources.use("loss", source)
-        # What was measured is goodput, and a link's rate counts what is lost too.
+        # Measured rates are goodput; a link's rate counts lost packets too.
         links.append(Link(index[pair[0]], index[pair[1]], rate_bps / (1 - loss), own_s, loss))
     for kind in ("latency", "loss"):
         for pair, (value, source) in of[kind].items():
@@ -254,7 +254,7 @@ def _read_folder(folder: Path, figures: _Figures) -> None:
 
 _Found = Iterator[
     tuple[Kind, bool, float, str]
-]  # which, whether from source to target, value, from
+]  # kind, whether from source to target, value, source of the figure
 
 
 def _iperf3(path: Path, text: str) -> _Found:
@@ -289,5 +289,5 @@ def _ping(path: Path, text: str) -> _Found:
     for way in (True, False):
         yield "latency", way, float(mean_ms) / 2e3, "half of ping's mean"
         if loss and float(loss[1]) < 100:
-            # A ping is lost on either way.
+            # A ping may be lost on either way.
             yield "loss", way, 1 - (1 - float(loss[1]) / 100) ** 0.5, "ping, a half on each way"

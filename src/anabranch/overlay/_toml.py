@@ -93,15 +93,15 @@ def loads(
             ``longitude_deg``, ``uplink_bps``, ``downlink_bps``) come first. A ``[[link]]`` has
             ``from`` and ``to``, ``latency_s``, ``latency_drift_s``, ``loss`` and one of
             ``rate_bps``, ``trace = {starts_s, rates_bps}`` and ``trace_file``, which `read_trace`
-            reads; ``back_rate_bps``, ``back_trace`` or ``back_trace_file`` also makes the link
+            reads. ``back_rate_bps``, ``back_trace`` or ``back_trace_file`` also makes the link
             the other way, with the same latency, drift and loss.
-            ``[defaults]`` serves links that leave out ``rate_bps``, ``latency_s``,
-            ``latency_drift_s`` or ``loss`` (the latter two are 0 if left out), and sites
-            that leave out ``uplink_bps`` or ``downlink_bps``. ``[dynamics]`` changes all rates
-            of links during the run, as `redraw` does.
-        where: what errors call the document.
-        unknown_rate_bps: of links that have no rate; None where each must have one.
-        folder: from which the paths of trace files count; None where there are none.
+            ``[defaults]`` gives ``rate_bps``, ``latency_s``, ``latency_drift_s`` and ``loss`` for
+            links that leave them out (the latter two are 0 if left out here too), and
+            ``uplink_bps`` and ``downlink_bps`` for sites. ``[dynamics]`` changes all rates of links
+            during the run, as `redraw` does.
+        where: the name of the document in errors.
+        unknown_rate_bps: the rate of links without one, bit/s; None where each must have one.
+        folder: the paths of trace files are relative to it; None where there are no trace files.
 
     Raises:
         OverlayError: a syntax error (with its line), or a key that is unknown, missing, of the
@@ -152,7 +152,7 @@ def _sites(file: _File) -> Iterator[Site]:
 
 def _links(file: _File, unknown_rate_bps: float | None, folder: Path | None) -> Iterator[Link]:
     index = {site.name: i for i, site in enumerate(file.site)}
-    given: dict[tuple[str, str], int] = {}  # which [[link]] made each direction
+    given: dict[tuple[str, str], int] = {}  # the [[link]] that made each direction
     for i, entry in enumerate(file.link):
         key = f"link[{i}]"
         for end, site in (("from", entry.source), ("to", entry.target)):
@@ -196,7 +196,7 @@ def _links(file: _File, unknown_rate_bps: float | None, folder: Path | None) -> 
 def _course(
     file: _File, entry: _Link, key: str, back: str, folder: Path | None
 ) -> tuple[float | None, Trace | None]:
-    """Return the rate at the start of one way of a link, None for unknown; and how it changes."""
+    """Return one way's rate at the start, None where unknown, and its trace, if it has one."""
     own_bps, written, elsewhere = (
         (entry.back_rate_bps, entry.back_trace, entry.back_trace_file)
         if back
@@ -231,7 +231,7 @@ def _course(
 
 
 def _at_key(key: str, make: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
-    """Call a maker and put the key in front of what it refuses."""
+    """Call ``make``, and put the key in front of its error message."""
     try:
         return make(*args, **kwargs)
     except OverlayError as error:
@@ -239,7 +239,7 @@ def _at_key(key: str, make: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
 
 
 def dumps(overlay: Overlay) -> str:
-    """Return an overlay as TOML; `loads` makes an equal one of it, to the last bit.
+    """Return an overlay as TOML; `loads` returns an equal overlay, to the last bit.
 
     Raises:
         OverlayError: a name that UTF-8 cannot hold.
@@ -296,5 +296,5 @@ def _string(text: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise OverlayError(f"name {text!r} is not valid Unicode; rename it") from error
-    # JSON's escapes are TOML's, but for DEL, which TOML wants escaped and JSON leaves alone.
+    # JSON's escapes are valid TOML, except that TOML needs DEL escaped and JSON leaves it.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,4 +1,4 @@
-"""Traces in files of their own: CSV, one line for each change of rate."""
+"""Traces in CSV files: one line for each change of rate."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _HEADER = ["time_s", "rate_bps"]
 
 
 def read_trace(path: Path) -> Trace:
-    """Read how a link's rate changes from a CSV file.
+    """Read a link's trace from a CSV file.
 
     Args:
-        path: the first line is ``time_s,rate_bps``; each other one says from when on, seconds since
-            the run began, which rate holds, bit/s. Empty lines are skipped.
+        path: the first line is ``time_s,rate_bps``. Each other line has the start of a piece,
+            seconds since the run began, and its rate, bit/s. Empty lines are skipped.
 
     Raises:
-        OverlayError: the file cannot be read, or a line is not of that kind, does not come after
-            the one before it, or has a rate that is not positive; names the file and the line.
+        OverlayError: the file cannot be read, or a line is not two numbers, has a time not after
+            the line before it, or a rate that is not positive; names the file and the line.
     """
     lines = read_text(path, OverlayError).splitlines()
     rows = [(number, row) for number, row in enumerate(csv.reader(lines), 1) if row]
