@@ -1,17 +1,17 @@
-"""Averages of models that make local steps of their own in between. Pure: NumPy, no network.
+"""Averages of models that make local steps in between. Pure: NumPy, no network.
 
-A site contributes its model, or, with an outer optimiser, what its model has changed by since the
+A site contributes its model. With an outer optimiser it contributes the model's change since the
 last average: the *pseudo-gradient* (Reddi et al., ICLR 2021; DiLoCo, Douillard et al., 2023). The
-mean of those is one step of the outer optimiser from where the last average left all models. The
-outer optimiser without momentum and with a learning rate of 1 is the plain mean, but for rounding.
+outer optimiser makes one step with the mean of these, from the model after the last average.
+Without momentum and with a learning rate of 1, that equals the plain mean, but for rounding.
 
 Each operation is one NumPy call on float32, as in :mod:`anabranch.train.optimisers`: sites that get
 the same mean come to the same model, bit for bit.
 
-**Delay.** Local steps may go on while an average is on its way. What a model has changed by
-meanwhile is kept: it is added to the average, which is used a stated number of steps after it began
-(delayed averaging; Streaming DiLoCo, Douillard et al., 2025). So the numbers do not depend on how
-long anything took.
+**Delay.** A site may make local steps while an average is under way. Their changes are added to the
+average's result. A site uses the result a stated number of steps after the average began (delayed
+averaging; Streaming DiLoCo, Douillard et al., 2025). So the numbers do not depend on how long an
+exchange took.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class Outer(Table, frozen=True, kw_only=True):
-    """The outer optimiser: SGD on the mean of what sites' models have changed by.
+    """The outer optimiser: SGD on the mean of the changes of sites' models.
 
     Args:
         learning_rate: of its step; 1 goes all the way to the mean.
@@ -48,20 +48,20 @@ class Outer(Table, frozen=True, kw_only=True):
     nesterov: bool = True
 
     def start(self, elements: int) -> Update:
-        """Return a fresh update for so many elements."""
+        """Return a new update for this many elements."""
         nesterov = self.nesterov and self.momentum > 0
         return Sgd(self.learning_rate, self.momentum, nesterov).start(elements)
 
 
 class Average(Table, frozen=True, kw_only=True):
-    """What is averaged, and whether steps go on meanwhile.
+    """How models are averaged, and how many local steps overlap an average.
 
     Args:
         outer: the outer optimiser; None takes the mean of the models.
-        delay: how many local steps are made while an average is on its way, its staleness: it is
-            waited for after so many, and what they changed is kept. 0 waits at once.
-        fragments: how many parts the model has that are averaged one after the other, spread evenly
-            over the period, as in Streaming DiLoCo (Douillard et al., 2025).
+        delay: the local steps that a site makes while an average is under way, before it waits for
+            the result: the average's staleness. Their changes stay. 0 waits at once.
+        fragments: the number of parts of the model that are averaged in turn, spread evenly over
+            the period, as in Streaming DiLoCo (Douillard et al., 2025).
     """
 
     outer: Outer | None = None
@@ -69,16 +69,16 @@ class Average(Table, frozen=True, kw_only=True):
     fragments: Positive = 1
 
 
-SHARED_NUMBERS = 3  # that are contributed where sites share what they have measured
+SHARED_NUMBERS = 3  # contributed beside the model where sites share measurements
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What sites have measured: the same bits at every site.
+    """The sites' measurements: the same bits at every site.
 
     Args:
         spread: see :class:`anabranch.period.Averaged`.
-        step_s, exchange_s: means over the sites of what they contributed, seconds.
+        step_s, exchange_s: means over the sites, seconds.
     """
 
     spread: float
@@ -89,16 +89,16 @@ class Shared:
 class Averaging:
     """A part of one site's model between averages.
 
-    Memory beside the model: a copy of it for an outer optimiser, one for a delay, and what is
-    contributed where that is not the model itself. Where sites share what they have measured, three
-    numbers more are contributed: the square of what a model has moved by, and two times.
+    Memory beside the model: a copy for an outer optimiser, a copy for a delay, and the contribution
+    where that is not the model itself. Where sites share measurements, the contribution has three
+    more numbers: the square of the model's movement, and two times.
 
     Args:
-        model: one array or several, each of shape (elements of it,), changed in place.
-        average: see there.
-        remembers: whether to know how far the model has moved, which costs a copy of it.
-        shares: whether ``take`` has to tell what sites have measured; likewise, and a copy of what
-            is contributed.
+        model: one array or several, each of shape (its elements,), changed in place.
+        average: how the model is averaged.
+        remembers: whether ``moved`` is needed, which costs a copy of the model.
+        shares: whether ``take`` returns the sites' measurements, which costs a copy of the model
+            and one of the contribution.
     """
 
     def __init__(
@@ -114,11 +114,11 @@ class Averaging:
         self._outer = None if average.outer is None else average.outer.start(self._ends[-1])
         self._overlaps = average.delay > 0
         needs_last = self._outer is not None or remembers or shares
-        # Where the last average left the model, before any step of its own.
+        # The model after the last average, before any local step.
         self._last: Floats | None = np.concatenate(self._model) if needs_last else None
         is_apart = self._outer is not None or self._overlaps or shares
-        # What is exchanged, and the model's part of it; without a last model, that is also where
-        # the last average left the model.
+        # The contribution, and the model's part of it. Without ``_last``, that part also keeps the
+        # model after the last average.
         self._whole: Floats | None = None
         self._buffer: Floats | None = None
         if is_apart:
@@ -131,20 +131,20 @@ class Averaging:
             self._sent = np.empty_like(self._buffer)
 
     def moved(self) -> float:
-        """Return how far the model is from where the last average left it, over its norm there."""
+        """Return the norm of the model's change since the last average, over its norm then."""
         assert self._last is not None
         return _ratio(_distance(self._model, self._cut(self._last)), _norm([self._last]))
 
     def remember(self) -> None:
-        """Count how far the model moves from here on."""
+        """Measure the model's movement from its present state on."""
         assert self._last is not None
         self._copy_to(self._last)
 
     def contribute(self, step_s: float = 0.0, exchange_s: float = 0.0) -> list[Floats]:
-        """Return what is exchanged, in place, for its mean over the sites, in one array or more.
+        """Return the arrays to exchange; the caller replaces them by the mean, in place.
 
         Args:
-            step_s, exchange_s: what a local step and an exchange took here, seconds, to be shared.
+            step_s, exchange_s: this site's seconds of a local step and of an exchange, to share.
         """
         if self._shares:
             assert self._last is not None
@@ -164,10 +164,10 @@ class Averaging:
         return self._contributed
 
     def take(self) -> Shared | None:
-        """Use the mean, which what was contributed now holds.
+        """Apply the mean, now in the contributed arrays.
 
         Returns:
-            What the sites have measured, if they share it.
+            The sites' measurements, if they share them.
         """
         shared = self._shared()
         found = self._buffer
@@ -200,9 +200,10 @@ class Averaging:
 
     @property
     def base_checksum(self) -> int:
-        """A checksum of what a step of the outer optimiser starts from; 0 where there is none.
+        """A checksum of the model that the outer optimiser's step starts from; 0 without one.
 
-        Sites where it is not the same never become alike. A plain mean makes them so.
+        Sites with different checksums never become alike under an outer optimiser. A plain mean
+        makes sites alike.
         """
         if self._outer is None:
             return 0
@@ -211,10 +212,10 @@ class Averaging:
 
     @property
     def has_strayed(self) -> bool:
-        """Whether this model has changed, since the last average, otherwise than the mean.
+        """Whether this model's change since the last average differs from the mean change.
 
-        That is what was contributed, and now holds the mean. With an outer optimiser, and where no
-        step was made meanwhile.
+        Call it with an outer optimiser, when the contributed arrays hold the mean, and before any
+        further local step.
         """
         assert self._last is not None
         assert self._buffer is not None
@@ -231,24 +232,24 @@ class Averaging:
             move = _norm([self._buffer])
         else:
             move = _distance([self._buffer], [self._last])
-        # The mean square of the distances from the mean is that of the moves less the square of the
-        # mean's move, so that no model is kept for it.
+        # The mean square of the distances from the mean is the mean square of the moves less the
+        # square of the mean's move. So it takes no copy of a model.
         square, step_s, exchange_s = self._whole[-SHARED_NUMBERS:].tolist()
         spread = math.sqrt(max(0.0, square / move**2 - 1.0)) if move else 0.0
         return Shared(spread, step_s, exchange_s)
 
     def settle(self) -> None:
-        """Forget what the model has changed by since the last average."""
+        """Set the model back to its state after the last average."""
         if self._last is not None:
             self._copy_from(self._last)
         elif self._buffer is not None:
             self._copy_from(self._buffer)
 
     def adopt(self, is_on_its_way: bool) -> None:
-        """Begin as a site that has changed nothing since the last average; after a state is loaded.
+        """Discard local changes since the last average; call after a state was loaded.
 
         Args:
-            is_on_its_way: whether an average is, whose result the state has.
+            is_on_its_way: whether an average is under way; the state has its result.
         """
         if self._last is not None or not is_on_its_way:
             self.settle()
@@ -257,7 +258,7 @@ class Averaging:
 
     @property
     def agreed(self) -> list[Floats]:
-        """What all sites hold alike once they have used the same mean, in one array or more."""
+        """The arrays that are equal at all sites once they have applied the same mean."""
         return self._contributed if self._last is None else [self._last]
 
     @property
@@ -265,7 +266,7 @@ class Averaging:
         return self._model if self._whole is None else [self._whole]
 
     def state_dict(self) -> State:
-        """Return what goes on from here, where averages that are on their way have a result.
+        """Return the state to continue from; an average under way must have its result.
 
         Nothing is copied.
         """
@@ -279,10 +280,10 @@ class Averaging:
         return state
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state of an averaging of the same kind and size.
+        """Continue from the state of an averaging of the same kind and size.
 
         Raises:
-            ValueError: it is of another.
+            ValueError: the state is of another kind or size.
         """
         mine = self.state_dict()
         if {*state} != {*mine}:
@@ -303,10 +304,10 @@ class Averaging:
             self._outer.load_state_dict(state["outer"])
 
     def shared_state(self) -> State:
-        """Return what is alike at all sites while no average is on its way; nothing is copied.
+        """Return the state that is equal at all sites while no average is under way.
 
-        Without a last model or an array of its own for what is exchanged, that is the model as the
-        last average left it: no step may have followed then.
+        Nothing is copied. Where this object keeps no copy of the model, the state contains the
+        model itself: call before any step that follows the last average.
         """
         state = self.state_dict()
         state.pop("sent", None)
@@ -315,10 +316,10 @@ class Averaging:
         return state
 
     def load_shared_state(self, state: State) -> None:
-        """Begin where the last average left all sites, from another site's ``shared_state``.
+        """Continue from another site's ``shared_state``, at the last average of all sites.
 
         Raises:
-            ValueError: it is of an averaging of another kind or size.
+            ValueError: the state is of another kind or size.
         """
         state = dict(state)
         if (model := state.pop("model", None)) is not None:
@@ -343,7 +344,7 @@ class Averaging:
 
 
 def slices(arrays: Sequence[Floats], begin: int, end: int) -> list[Floats]:
-    """Return elements ``[begin, end)`` of arrays one after the other, where they lie.
+    """Return views of elements ``[begin, end)`` of a sequence of arrays.
 
     >>> slices([np.array([1, 2], np.float32), np.array([3, 4], np.float32)], 1, 3)
     [array([2.], dtype=float32), array([3.], dtype=float32)]
@@ -358,7 +359,7 @@ def slices(arrays: Sequence[Floats], begin: int, end: int) -> list[Floats]:
 
 
 def bounds(elements: int, fragments: int) -> list[tuple[int, int]]:
-    """Return where each fragment of a model begins and ends; they differ by one element at most.
+    """Return each fragment's [begin, end); their lengths differ by at most one element.
 
     >>> bounds(10, 3)
     [(0, 3), (3, 6), (6, 10)]
@@ -367,7 +368,7 @@ def bounds(elements: int, fragments: int) -> list[tuple[int, int]]:
 
 
 _BLOCK_ELEMENTS = 1 << 18
-_STRAYED = 0.05  # of a change: a mean that is rounded on the way is nearer
+_STRAYED = 0.05  # part of a change; rounding on the way moves the mean less
 
 
 def _distance(ones: Sequence[Floats], others: Sequence[Floats]) -> float:

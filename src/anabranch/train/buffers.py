@@ -1,8 +1,8 @@
-"""Which parts of a model's state are buffers, and how several sites' values of one are mixed.
+"""Buffers in a model's state, and the mean of several sites' values of one.
 
-A parameter may move by the sum of what sites have changed: that is a step. A buffer, such as the
-running variance of batch normalisation, is an estimate: only a value between those that sites hold
-makes sense of it. Four variances that each fell from 1 to .1 would otherwise add up to -2.6.
+A parameter may move by the sum of the sites' changes: that is a step. A buffer, such as the running
+variance of batch normalisation, is an estimate: it needs a value between those of the sites. The
+sum of four changes from 1 to 0.1 would make a variance of -2.6.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ NAMES = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def is_counted(array: Array) -> bool:
-    """Return whether elements are integers or booleans, which have no mean of their own type."""
+    """Return whether elements are integers or booleans, whose mean has another type."""
     return not np.issubdtype(array.dtype, np.inexact)
 
 
 def buffers_of(arrays: Mapping[str, Array]) -> frozenset[str]:
-    """Return which arrays of a state are buffers, as far as names and types tell.
+    """Return the names of a state's buffers, judged by name and type.
 
     >>> state = {"0.weight": np.ones(2), "1.running_var": np.ones(2), "steps": np.array(3)}
     >>> sorted(buffers_of(state))
@@ -40,16 +40,16 @@ def buffers_of(arrays: Mapping[str, Array]) -> frozenset[str]:
 def mixed(
     before: Array, came: Sequence[Array], parts: Sequence[float], share: float
 ) -> npt.NDArray[np.generic]:
-    """Return what a step makes of a buffer.
+    """Return a buffer's value after a step.
 
     Args:
-        before: as the model has it.
-        came: as sites have it, of the same shape.
-        parts: what each of these weighs, >= 0, sum 1.
-        share: how far the step goes from ``before`` to their mean; beyond 1 counts as 1.
+        before: the model's value.
+        came: the sites' values, of the same shape.
+        parts: the weight of each site's value, >= 0, sum 1.
+        share: how far the step goes from ``before`` to their mean; above 1 counts as 1.
 
     Returns:
-        A value between those given, float64; of integers and booleans the largest, in their type.
+        A value between those given, float64. For integers and booleans, the largest, in their type.
     """
     if is_counted(before):
         return np.asarray(np.maximum.reduce([before, *came]), dtype=before.dtype)

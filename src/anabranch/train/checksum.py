@@ -13,12 +13,12 @@ _COLUMNS = 4096  # 16 KiB of running sums stay in the first-level cache
 def checksum(buffer: npt.NDArray[np.float32]) -> int:
     """Return 64 bits that tell whether two buffers of one length are the same, bit for bit.
 
-    The buffer is read as 32-bit integers in rows of 4096. The sums of the columns and the sums of
-    the rows, modulo 2**32, go through one CRC-32 each. One changed element is always noticed: it
-    changes one column sum, and no CRC-32 misses a change within 32 bits. Two elements that trade
-    places stand in different columns or rows, so some sums change, and the CRC misses that once
-    in 2**32. It runs at about the speed of memory, and is no defence against an attacker that seeks
-    a collision.
+    It reads the buffer as 32-bit integers in rows of 4096. The sums of the columns and the sums of
+    the rows, modulo 2**32, go through one CRC-32 each. One changed element always changes the
+    result: it changes one column sum, and no CRC-32 misses a change within 32 bits. Two exchanged
+    elements are in different columns or rows, so some sums change, and the CRC misses that once in
+    2**32. It runs at about the speed of memory. It does not protect from an attacker that searches
+    for a collision.
 
     Args:
         buffer: shape (elements,), float32, contiguous.

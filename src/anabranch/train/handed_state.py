@@ -1,7 +1,7 @@
-"""The state of training as bytes: what ``state_dict()`` returns, or anything like it; no pickle.
+"""The state of training as bytes: a ``state_dict()`` or anything like it, without pickle.
 
-Sites hand it to others that join: a description, which is small and gathered, and the memory of its
-tensors, of which each site that has the state sends a part.
+Sites hand it to sites that join, in two parts: a small description, which all sites gather, and the
+memory of its tensors. Each site that has the state sends a part of that memory.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from msgspec import Meta
 from anabranch.train.sharded import check_whole
 
 MOST_DESCRIBED_BYTES = (1 << 20) - 256
-"""The largest description: with what goes along with it, sites gather so much at most."""
-_MOST_DEEP = 200  # dictionaries and lists in one another
+"""The largest description: with its other fields, the most that sites gather."""
+_MOST_DEEP = 200  # levels of nested dictionaries and lists
 _MOST_DIMENSIONS = 32
-_MOST_DIGITS = 4300  # of an integer, as Python reads them
-_UNIT_BYTES = 4  # tensors travel as elements of so many bytes, whatever their own type is
+_MOST_DIGITS = 4300  # of an integer: Python's limit
+_UNIT_BYTES = 4  # tensors of any type travel as elements of this size
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _TYPES = frozenset(
     [
@@ -51,23 +51,23 @@ _TYPES = frozenset(
 
 
 class Packed:
-    """A state as a description, which is small, and the memory of its tensors.
+    """A state as a small description and the memory of its tensors.
 
     Args:
         state: dictionaries, lists and tuples of tensors, arrays, numbers, strings and bytes.
 
     Attributes:
         skeleton: the description.
-        shape: a digest of which tensors there are, and where; the same wherever states fit.
-        arrays: the tensors' elements, as float32 bit for bit; without a copy where that can be.
+        shape: a digest of the tensors' places, types and shapes; equal for states that fit.
+        arrays: the tensors' elements, as float32 bit for bit; without a copy where possible.
 
     Raises:
-        ValueError: something else is in it; says what, and where.
+        ValueError: the state contains anything else; says what, and where.
     """
 
     def __init__(self, state: Any) -> None:
         self.arrays: list[npt.NDArray[np.float32]] = []
-        self._spans: list[tuple[int, int]] = []  # addresses that are in ``arrays``, in order
+        self._spans: list[tuple[int, int]] = []  # address ranges of views in ``arrays``, in order
         try:
             described = self._describe(state, "state", _MOST_DEEP)
             self.skeleton = msgspec.msgpack.encode(described)
@@ -151,7 +151,7 @@ def _fits(number: int) -> bool:
 
 
 def _bytes_of(tensor: Any, where: str) -> npt.NDArray[np.uint8]:
-    """Return a tensor's elements as bytes in the CPU's memory, without a copy where they are."""
+    """Return a tensor's elements as bytes in CPU memory, without a copy if they are there."""
     import torch
 
     try:
@@ -171,7 +171,7 @@ def _digest(described: Any) -> bytes:
 
 
 def _tensors_of(described: Any, path: tuple[Any, ...]) -> Iterator[Any]:
-    """Yield each tensor of a description: where it is, and its type and shape."""
+    """Yield each tensor of a description: its path, and its kind, type and shape."""
     mark, value = described
     if mark == "{":
         for key, each in value:
@@ -184,11 +184,11 @@ def _tensors_of(described: Any, path: tuple[Any, ...]) -> Iterator[Any]:
 
 
 class UnreadableState(ValueError):
-    """Another site's description of its state that is none, or that this machine cannot hold."""
+    """Another site's description of its state is invalid, or too large for this machine."""
 
 
-# A description is of these, one in another. Another site wrote it: all that it says is checked
-# before anything is made of it, so that ``Unpacked.state`` cannot fail.
+# The nested nodes of a description. Another site wrote it, so each value is checked before it is
+# used, and ``Unpacked.state`` cannot fail.
 class _Plain(msgspec.Struct, array_like=True, tag="=", frozen=True):
     value: Any  # one of _PLAIN
 
@@ -228,7 +228,7 @@ class StateDescription(msgspec.Struct, array_like=True, frozen=True):
     Attributes:
         shape: see `Packed`.
         skeleton: see `Packed`; empty where another holder sends it.
-        wrong: why the state cannot be handed over; empty where it can.
+        wrong: the reason why this holder cannot hand the state over; empty where it can.
     """
 
     shape: bytes
@@ -249,17 +249,17 @@ def read_description(said: bytes) -> StateDescription:
 
 
 class Unpacked:
-    """Memory for a state that comes from others.
+    """Memory for a state that comes from other sites.
 
     Args:
-        told: what the site says of it that describes it.
+        told: the holder's description of the state.
 
     Attributes:
-        arrays: what its tensors' elements come into.
+        arrays: receive its tensors' elements.
 
     Raises:
-        UnreadableState: that describes none, or another than it says, or more than this machine
-            can hold.
+        UnreadableState: the description is invalid, contradicts its digest, or needs more memory
+            than this machine has.
     """
 
     def __init__(self, told: StateDescription) -> None:
@@ -294,7 +294,7 @@ class Unpacked:
                 self.arrays.append(np.empty(-(-size // _UNIT_BYTES), np.float32))
 
     def _checked_bytes(self, tensor: _Tensor) -> int:
-        """Return the size of a tensor, which can be made and fits into the memory that is left."""
+        """Return the size of a tensor, after a check that it can be made and fits into memory."""
         if tensor.kind not in _TYPES or (tensor.whose == "scalar" and tensor.shape):
             raise ValueError(f"a {tensor.whose} of type {tensor.kind}, shape {tensor.shape}")
         if tensor.whose == "torch":
@@ -305,7 +305,7 @@ class Unpacked:
             is_known = tensor.kind in np.sctypeDict
         if not is_known:
             raise ValueError(f"{tensor.whose} has no type {tensor.kind} here")
-        # Libraries refuse a shape that would be too large without its zeros.
+        # Zero lengths count as 1: libraries refuse a shape whose other lengths are too large.
         bound = _item_bytes(tensor.kind) * math.prod(max(1, length) for length in tensor.shape)
         if bound > self._left_bytes:
             raise ValueError(
@@ -316,7 +316,7 @@ class Unpacked:
         return size
 
     def state(self) -> Any:
-        """Return the state, once all has come."""
+        """Return the state; call it once ``arrays`` are filled."""
         return self._make(self._described, iter(self.arrays))
 
     def _make(self, node: _Node, arrays: Iterator[npt.NDArray[np.float32]]) -> Any:
@@ -358,5 +358,5 @@ def _item_bytes(kind: str) -> int:
 
 
 def _memory_bytes() -> int:
-    """Return how much memory this machine has."""
+    """Return the size of this machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

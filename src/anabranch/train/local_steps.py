@@ -1,7 +1,8 @@
-"""One site's local steps, and when and how its model is averaged with others'. No network.
+"""One site's local steps, and the averages of its model with other sites' models. No network.
 
-A site steps; its period says when an average is due, of the whole model or of its next fragment;
-the site exchanges what it is given here, and hands the mean back.
+A site makes steps. Its period decides when an average is due, of the whole model or of its next
+fragment. The caller exchanges the arrays that `LocalSteps.begin` returns, and calls
+`LocalSteps.take` with the mean in them.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ class LocalSteps:
     """A site's model between averages.
 
     Args:
-        model: one array or several, each of shape (elements of it,), changed in place.
-        period: how often it is averaged.
-        average: how.
-        has_numbers: whether there are any; otherwise only the order of things counts.
-        may_stop: whether an average may be refused, after which ``finish`` has to know where the
-            last one left the model.
+        model: one array or several, each of shape (its elements,), changed in place.
+        period: how often the model is averaged.
+        average: how it is averaged.
+        has_numbers: whether the model has real values; if not, only the order of steps and averages
+            counts.
+        may_stop: whether an average may be refused. Then ``finish`` needs the model after the last
+            average.
 
     Attributes:
         steps: local steps made.
@@ -47,8 +49,8 @@ class LocalSteps:
         self._has_numbers = has_numbers
         self._rule = rule_of(period, average.fragments)
         self._since = 0  # steps since the last average began
-        self._compute_s = 0.0  # of those steps
-        self._exchange_s = 0.0  # of the last average
+        self._compute_s = 0.0  # seconds of those steps
+        self._exchange_s = 0.0  # seconds of the last average
         elements = sum(map(len, model))
         self._fragments = [slices(model, *each) for each in bounds(elements, average.fragments)]
         asked = period.asks_moved or average.fragments > 1 or may_stop, period.shares
@@ -58,10 +60,10 @@ class LocalSteps:
         self._flying: deque[_Flying] = deque()
 
     def stepped(self, compute_s: float) -> None:
-        """Take note of a local step.
+        """Count a local step.
 
         Args:
-            compute_s: what it took, seconds.
+            compute_s: its seconds.
         """
         self.steps += 1
         self._since += 1
@@ -80,23 +82,23 @@ class LocalSteps:
 
     @property
     def since(self) -> int:
-        """How many steps were made since the last average began."""
+        """Local steps since the last average began."""
         return self._since
 
     @property
     def is_due_next(self) -> bool:
-        """Whether an average is due after the next step, where a site's steps alone decide."""
+        """Whether an average is due after the next step, under a period of a site's steps alone."""
         return self._rule.is_due(Progress(self._since + 1))
 
     @property
     def most_elements(self) -> int:
-        """How many elements an average exchanges at most, of the model and of what is shared."""
+        """The most elements that an average exchanges, with the shared measurements."""
         shared = SHARED_NUMBERS if self._period.shares else 0
         return max(sum(map(len, each)) for each in self._fragments) + shared
 
     @property
     def is_ripe(self) -> bool:
-        """Whether the oldest average that is on its way is to be waited for now."""
+        """Whether the site must wait now for the oldest average under way."""
         return bool(self._flying) and self.steps >= self._flying[0].ripe
 
     @property
@@ -106,11 +108,11 @@ class LocalSteps:
 
     @property
     def is_full(self) -> bool:
-        """Whether an average has to end before another may begin."""
+        """Whether an average must end before another may begin."""
         return len(self._flying) >= self._average.fragments
 
     def sent(self) -> None:
-        """Take note that the model was sent to others as it is, where sites gossip."""
+        """Count a model sent to neighbours by gossip."""
         self.begun += 1
         self._since, self._compute_s = 0, 0.0
         if self._period.asks_moved and self._has_numbers:
@@ -118,11 +120,11 @@ class LocalSteps:
 
     @property
     def next_fragment(self) -> int:
-        """Which fragment the next average is of, from 0."""
+        """The fragment of the next average, from 0."""
         return self.begun % self._average.fragments
 
     def begin(self) -> list[Floats]:
-        """Begin an average; return what is exchanged, in place, for its mean."""
+        """Begin an average; return the arrays to exchange, which the mean replaces in place."""
         fragment = self.next_fragment
         self.begun += 1
         step_s = self._compute_s / max(1, self._since)
@@ -134,13 +136,13 @@ class LocalSteps:
         return self._parts[fragment].contribute(step_s, self._exchange_s)
 
     def take(self, exchange_s: float) -> list[Floats]:
-        """Use the mean of the oldest average that is on its way.
+        """Apply the mean of the oldest average under way.
 
         Args:
-            exchange_s: how long it was, seconds.
+            exchange_s: the seconds of its exchange.
 
         Returns:
-            What all sites hold alike from now on; without numbers nothing.
+            The arrays that are now equal at all sites; empty without numbers.
         """
         flying = self._flying.popleft()
         averaged, agreed = Averaged(flying.steps, flying.step_s, exchange_s), []
@@ -157,29 +159,32 @@ class LocalSteps:
 
     @property
     def base_checksum(self) -> int:
-        """A checksum of where the last average left the part that the next one is of."""
+        """A checksum of the next average's part of the model after its last average.
+
+        See :attr:`anabranch.train.averaging.Averaging.base_checksum`.
+        """
         return self._parts[self.next_fragment].base_checksum
 
     @property
     def has_strayed(self) -> bool:
-        """Whether this site's model has changed otherwise than the oldest average on its way."""
+        """Whether this site's change differs from the mean of the oldest average under way."""
         return self._parts[self._flying[0].fragment].has_strayed
 
     def take_mean_alone(self) -> None:
-        """Use the mean of the oldest average on its way, to which no site has brought a step."""
+        """Apply the mean of the oldest average under way, before which no site made a step."""
         self._parts[self._flying.popleft().fragment].take_mean_alone()
 
     def drop(self) -> None:
-        """Go on without the oldest average that is on its way: there is no mean."""
+        """Drop the oldest average under way, which has no mean."""
         self._flying.popleft()
 
     def finish(self) -> None:
-        """Leave the model as the last averages made it, the same at every site."""
+        """Set the model back to the last averages' result, the same at every site."""
         for part in self._parts:
             part.settle()
 
     def state_dict(self) -> State:
-        """Return all that goes on from here, where averages on their way have a result."""
+        """Return the state to continue from; averages under way must have their results."""
         return {
             "steps": self.steps,
             "since": self._since,
@@ -193,10 +198,10 @@ class LocalSteps:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state of local steps of the same period, average and model.
+        """Continue from the state of local steps with the same period, average and model.
 
         Raises:
-            ValueError: it is of others.
+            ValueError: the state is of others.
         """
         own: dict[str, Any] = state
         if len(own["parts"]) != len(self._parts):
@@ -212,15 +217,16 @@ class LocalSteps:
         self._flying = deque(_Flying(*each) for each in own["flying"])
 
     def adopt(self) -> None:
-        """Leave out what the model of the site has changed by whose state was loaded."""
+        """Discard local changes since the last average; call after another site's state."""
         flying = {each.fragment for each in self._flying}
         for fragment, part in enumerate(self._parts):
             part.adopt(fragment in flying)
 
     def shared_state(self) -> State:
-        """Return what a site gets that joins while no average is on its way; nothing is copied.
+        """Return the state for a site that joins while no average is under way.
 
-        See :meth:`anabranch.train.averaging.Averaging.shared_state` on the moment.
+        Nothing is copied. :meth:`anabranch.train.averaging.Averaging.shared_state` says when to
+        call it.
         """
         return {
             "steps": self.steps,
@@ -231,7 +237,7 @@ class LocalSteps:
         }
 
     def load_shared_state(self, state: State) -> None:
-        """Begin where the last average left all sites, from another site's ``shared_state``."""
+        """Continue from another site's ``shared_state``, at the last average of all sites."""
         for part, each in zip(self._parts, state["parts"], strict=True):
             part.load_shared_state(each)
         self.steps, self.begun = state["steps"], state["begun"]
@@ -241,22 +247,22 @@ class LocalSteps:
         self._flying.clear()
 
     def resume_after(self, averages: int) -> None:
-        """Take note of how many averages were begun before."""
+        """Set the number of averages that were begun before."""
         self.begun = averages
 
 
 class _Flying:
-    """An average that is on its way."""
+    """An average under way."""
 
     def __init__(self, fragment: int, steps: int, step_s: float, ripe: int) -> None:
         self.fragment = fragment
         self.steps = steps
         self.step_s = step_s
-        self.ripe = ripe  # after how many steps in all it is waited for
+        self.ripe = ripe  # the site's step count at which it must wait for the result
 
 
 def rule_of(period: AnyPeriod, fragments: int) -> Rule:
-    """Return a period's rule for one of so many fragments, each of which has its turn once in it.
+    """Return a period's rule for fragments, each of which is averaged once in a period.
 
     >>> rule = rule_of(Every(steps=8), fragments=4)
     >>> [rule.is_due(Progress(steps)) for steps in (1, 2)]
@@ -269,10 +275,10 @@ def rule_of(period: AnyPeriod, fragments: int) -> Rule:
 
 
 def check(period: AnyPeriod, average: Average) -> None:
-    """Check that models can be averaged so, as often as that.
+    """Check that a period fits the average's delay and fragments.
 
     Raises:
-        ValueError: they cannot; the message begins with the name of a field of the average.
+        ValueError: it does not; the message begins with the name of a field of the average.
     """
     steps = period.steps if isinstance(period, Every) else None
     if average.fragments > 1 and (steps is None or steps % average.fragments):

@@ -1,10 +1,10 @@
 """Optimisers over flat buffers that give the same bits on every machine.
 
 After an exchange all sites hold the same gradients, bit for bit, and must end the step with the
-same parameters. PyTorch's optimisers do not promise that: their kernels use fused multiply-add or
-not, as the CPU allows, so two sites with different processors drift apart. Here each operation is
-one NumPy call on float32 (add, subtract, multiply, divide, square root), which IEEE 754 rounds in
-exactly one way. Work goes block by block, so that scratch space stays small and in the cache.
+same parameters. PyTorch's optimisers do not promise that: their kernels use fused multiply-add only
+on some CPUs, so two sites with different processors drift apart. Here each operation is one NumPy
+call on float32 (add, subtract, multiply, divide, square root), which IEEE 754 rounds in exactly one
+way. An update works block by block, so that scratch space stays small and in the cache.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BLOCK_ELEMENTS = 16384
 
 
 class Update(Protocol):
-    """An optimiser at work on one buffer; it holds the state, such as momentum."""
+    """An optimiser on one buffer, with its state, such as momentum."""
 
     def __call__(
         self,
@@ -37,21 +37,21 @@ class Update(Protocol):
         """
 
     def state_dict(self) -> State:
-        """Return what later steps depend on; nothing is copied."""
+        """Return the state that later steps depend on; nothing is copied."""
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state of an update of the same rule and size.
+        """Continue from the state of an update of the same rule and size.
 
         Raises:
-            ValueError: it is of another.
+            ValueError: the state is of another rule or size.
         """
 
 
 class Optimiser(Protocol):
-    """A rule and its settings: a value, shared by all sites."""
+    """An optimiser's rule and settings: a value, shared by all sites."""
 
     def start(self, elements: int) -> Update:
-        """Return a fresh update for buffers of this many elements."""
+        """Return a new update for buffers of this many elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class Sgd:
     Args:
         learning_rate: > 0.
         momentum: in [0, 1).
-        nesterov: whether to look ahead: ``p -= learning_rate * (g + momentum * v)`` then, as
-            PyTorch's SGD does.
+        nesterov: whether to look ahead, as PyTorch's SGD does:
+            ``p -= learning_rate * (g + momentum * v)``.
 
     Raises:
         ValueError: a setting outside its range, or ``nesterov`` without momentum.
@@ -79,7 +79,7 @@ class Sgd:
             raise ValueError("nesterov looks ahead along the momentum, which is 0; give some")
 
     def start(self, elements: int) -> Update:
-        """Return a fresh update; without momentum it holds no state."""
+        """Return a new update; without momentum it holds no state."""
         return _SgdUpdate(self, elements)
 
 
@@ -121,7 +121,7 @@ class _SgdUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Adam:
-    """Adam, as Kingma and Ba give it (ICLR 2015, Algorithm 1).
+    """Adam (Kingma and Ba, ICLR 2015, Algorithm 1).
 
     Args:
         learning_rate: > 0.
@@ -146,7 +146,7 @@ class Adam:
             raise ValueError(f"epsilon is {self.epsilon:g}, which must be > 0")
 
     def start(self, elements: int) -> Update:
-        """Return a fresh update; its state is twice the size of the parameters."""
+        """Return a new update; its state is twice the size of the parameters."""
         return _AdamUpdate(self, elements)
 
 
@@ -156,7 +156,7 @@ class _AdamUpdate:
         self._mean = np.zeros(elements, np.float32)
         self._square = np.zeros(elements, np.float32)
         self._scratch = np.empty((2, _BLOCK_ELEMENTS), np.float32)
-        # Powers of the decays, one factor a step: `pow` is not rounded alike in every C library.
+        # Powers of the decays, one factor a step: C libraries round `pow` differently.
         self._mean_left = 1.0
         self._square_left = 1.0
 

@@ -1,4 +1,4 @@
-"""Tensors of which each process holds a part: DTensors, as FSDP makes of parameters."""
+"""Sharded tensors, of which each process holds a part: DTensors, such as FSDP's parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def check_whole(tensor: Any, name: str) -> None:
         name: of it, for the error.
 
     Raises:
-        ValueError: it is a DTensor; says how it is spread, and what to give in its place.
+        ValueError: it is a DTensor; says how it is spread, and what to give instead.
     """
     mesh, placements = getattr(tensor, "device_mesh", None), getattr(tensor, "placements", None)
     if mesh is None or placements is None:

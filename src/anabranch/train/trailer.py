@@ -1,4 +1,4 @@
-"""The trailer of an averaged model: numbers whose mean shows if all sites average alike. Pure.
+"""The trailer of an averaged model: numbers whose mean shows whether all sites agree. Pure.
 
 The trailer travels after the model, and is averaged with it:
 
@@ -27,13 +27,13 @@ TRAILER_ELEMENTS = _BASE.stop
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What the mean of sites' trailers shows, the same at each of them.
+    """The content of the mean of sites' trailers, the same at every site.
 
     Args:
-        trains: whether any of them makes further steps.
-        is_fresh: whether any of them has made steps since its last average.
-        average_alike: whether all average by the same rules.
-        are_alike: whether the last average left the models alike.
+        trains: whether any site makes further steps.
+        is_fresh: whether any site has made steps since its last average.
+        average_alike: whether all sites average by the same rules.
+        are_alike: whether the models were equal after the last average.
     """
 
     trains: bool
@@ -57,7 +57,7 @@ def write_trailer(trains: bool, fresh: int, how: object, base: int) -> Floats:
 
 
 def read_trailer(mean: Floats, most_off: float) -> Agreement:
-    """Return what the mean of sites' trailers shows.
+    """Return the content of the mean of sites' trailers.
 
     Args:
         mean: shape (TRAILER_ELEMENTS,).

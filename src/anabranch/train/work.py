@@ -1,7 +1,7 @@
-"""What a site computes in a run, apart from exchanging: the protocol of every task, own code too.
+"""A site's computation in a run: the protocol of every task, also of a user's own task.
 
-A run calls `Work.local_step`, exchanges `Work.buffer`, calls `Work.apply`, and begins again. It
-knows nothing of models: a task of the user's own is an object with these methods. No torch here.
+A run calls `Work.local_step`, exchanges `Work.buffer`, calls `Work.apply`, and begins again. A run
+does not know the model: a user's own task is any object with these methods. No torch here.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ State = dict[str, Any]
 
 
 class DivergedError(ArithmeticError):
-    """What a site computes is no longer finite; the message names the step."""
+    """A site's contribution is no longer finite; the message names the step."""
 
 
 def check_finite(buffer: npt.NDArray[np.float32], step: int) -> None:
-    """Check what a site would contribute, shape (elements,), before it is sent.
+    """Check a site's contribution before it is sent.
 
     Args:
-        buffer: what its step left there.
+        buffer: the contribution of a step, shape (elements,).
         step: counted from 0.
 
     Raises:
-        DivergedError: an element is infinite or no number.
+        DivergedError: an element is infinite or NaN.
 
     >>> check_finite(np.array([1, np.nan, np.inf], np.float32), 4)
     Traceback (most recent call last):
@@ -54,14 +54,14 @@ exchange are not finite, the first at index 1 (nan); lower the learning rate, or
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a factory of ``task.kind = "own"`` is told of the site it makes work for.
+    """The facts that a factory of ``task.kind = "own"`` gets about its site.
 
     Args:
         site: this site's index, from 0.
         name: its name in the overlay.
-        sites: how many sites there are, with those that only serve.
+        sites: number of sites, also those that only serve.
         seed: the scenario's, the same at every site.
-        data_dir: where data sets are, as ``--data-dir`` says; None if it was not given.
+        data_dir: the folder of data sets from ``--data-dir``; None if it was not given.
         options: the scenario's ``task.options``.
     """
 
@@ -78,47 +78,47 @@ class Work(Protocol):
 
     @property
     def buffer(self) -> npt.NDArray[np.float32]:
-        """What is exchanged, in place; an attribute will do.
+        """The array that a run exchanges in place; an attribute will do.
 
-        Its shape is (elements,), the same at every site and in every round; it is float32,
+        Its shape is (elements,), the same at every site and in every round. It is float32,
         contiguous and writable.
         """
 
     def local_step(self, samples: int) -> float | None:
-        """Fill the buffer with this site's contribution; return the loss, if there is one.
+        """Fill the buffer with this site's contribution; return the loss, or None without one.
 
         Args:
             samples: of the batch.
         """
 
     def apply(self, round: int) -> int | None:
-        """Use the mean over the sites, which the buffer now holds.
+        """Apply the mean over the sites, now in the buffer.
 
         Args:
-            round: which round it is of, from 1.
+            round: the mean's round, from 1.
 
         Returns:
-            A checksum of the result, such as `anabranch.train.checksum` computes: the run ends with
-            an error where sites disagree. None compares nothing.
+            A checksum of the result, such as `anabranch.train.checksum` computes. The run ends with
+            an error where sites' checksums differ. None: the run compares nothing.
         """
 
     def evaluate(self) -> float:
-        """Return how good the model is: accuracy, or another figure of which more is better."""
+        """Return the model's accuracy, or another figure of which more is better."""
 
     def state_dict(self) -> State:
-        """Return all that goes on from here bit for bit: model, optimiser, order of the data.
+        """Return the state to continue from bit for bit: model, optimiser, order of the data.
 
-        Under ``model`` stand the weights by the names that the model gives them, such as
-        ``module.state_dict()``: they are what a run leaves. Nothing need be copied.
+        The key ``model`` holds the weights by the model's names for them, such as
+        ``module.state_dict()``: they are the run's result. Nothing need be copied.
         """
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state that `state_dict` returned, in another process perhaps.
+        """Continue from a state that `state_dict` returned, maybe in another process.
 
-        Where a site comes back to a run that goes on (``on_loss``), the state is that of the other
-        sites, all tensors of which must be alike there. Apart from the entries that an attribute
-        ``own_state`` names, a tuple of strings: of these, such as the order of the site's own data,
-        it is what `state_dict` returned here.
+        Where a site returns to a running run (``on_loss``), the state comes from the other sites.
+        Its tensors must be equal at all of them. An attribute ``own_state``, a tuple of strings,
+        may name entries that differ by site, such as the order of the site's own data. For these
+        the state has the values that `state_dict` returned at this site.
         """
 
 
@@ -126,12 +126,12 @@ class ServableWork(Work, Protocol):
     """Work whose model servers can hold, so that it runs under every pace.
 
     Where its last elements are no parameters, such as running variances, an attribute
-    ``averaged_elements`` says how many. Servers never step on these: a push sends them as they are
-    in ``model``, and the served model goes towards their mean.
+    ``averaged_elements`` gives their number. Servers make no gradient step on these: a push sends
+    the values in ``model``, and the served model moves towards their mean.
 
     Attributes:
         model: the parameters, shape (elements,) as the buffer, float32; pulls overwrite it.
-        make_rule: makes what changes so many elements of it by gradients; None where nothing is
+        make_rule: returns an optimiser's update for this many elements; None where nothing is
             learnt.
     """
 
