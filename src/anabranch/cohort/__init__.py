@@ -1,7 +1,7 @@
-"""Pure: many registered clients, few of which compute at a time: which are drawn, which are away.
+"""Pure: many registered clients, few of which compute at a time; draws, and times away.
 
-A worker stands for a client for one update. So a run has as many connections as workers, and any
-number of clients. Each client has its own samples and its own speed, comes and goes.
+A worker plays a client for one update. So a run has a connection for each worker, and any number of
+clients. Each client has its own samples and its own speed, and comes and goes.
 """
 
 from anabranch.cohort._clients import Away, Clients

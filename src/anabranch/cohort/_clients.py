@@ -1,7 +1,7 @@
-"""A scenario's ``[clients]``, and when each client is there.
+"""A scenario's ``[clients]``, and the times at which each client is awake.
 
-Every draw depends on the seed, the client and a number alone, so it is the same in whichever world,
-at whichever worker and in whatever order things happen.
+Every draw depends on the seed, the client and a number alone. So it is the same in a simulation and
+in a real run, at any worker and in any order of events.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from msgspec import Meta
 from anabranch._typed_toml import Table
 from anabranch.fleet import drawn_share
 
-# Shorter times than these would have to be drawn for minutes until a run's hours are over.
+# With shorter means, the draws for a run of hours would take minutes.
 _Mean = Annotated[float, Meta(ge=0.1, le=sys.float_info.max)]
 _Registered = Annotated[int, Meta(ge=1, le=10_000_000)]
 
 
 class Away(Table, frozen=True, kw_only=True):
-    """Clients sleep and wake, each by itself, for times that are exponentially distributed.
+    """Clients sleep and wake independently, for exponentially distributed times.
 
     Args:
-        awake_s: how long one is there, mean, seconds; 0.1 at least.
-        asleep_s: how long it is away, mean, seconds.
+        awake_s: mean seconds awake, at least 0.1.
+        asleep_s: mean seconds asleep, at least 0.1.
     """
 
     awake_s: _Mean
@@ -35,15 +35,14 @@ class Away(Table, frozen=True, kw_only=True):
 
 
 class Clients(Table, frozen=True, kw_only=True):
-    """Who is registered: more clients than workers that are connected.
+    """The registered clients: more than the connected workers.
 
     Args:
-        registered: how many.
-        away: how they come and go; None where all are always there. Only those who are there are
-            drawn, as long as there are any; one that goes meanwhile returns its update when it is
-            back.
-        vanish: which part of what clients are given never comes back, in [0, 1). The pace has to
-            give such up: ``give_up_after`` and ``deadline_s``.
+        registered: number of clients.
+        away: how they sleep and wake; None where all are always awake. A run draws awake clients
+            while there are any. A client that falls asleep returns its update when it wakes.
+        vanish: the part of the updates that never come back, in [0, 1). The pace must then set
+            ``give_up_after`` and ``deadline_s``.
     """
 
     registered: _Registered
@@ -51,12 +50,12 @@ class Clients(Table, frozen=True, kw_only=True):
     vanish: Annotated[float, Meta(ge=0, lt=1)] = 0.0
 
     def back_s(self, seed: int, client: int, at_s: float) -> float:
-        """Return the first moment from one on at which a client is there, seconds.
+        """Return the first moment from ``at_s`` on at which a client is awake, seconds.
 
         Args:
             seed: of the run.
-            client: which, from 0.
-            at_s: the moment, seconds since the run began.
+            client: by number, from 0.
+            at_s: a moment, seconds since the run began.
 
         >>> clients = Clients(registered=2, away=Away(awake_s=60, asleep_s=30))
         >>> [round(clients.back_s(4, 1, at_s)) for at_s in (0.0, 50.0, 100.0)]
@@ -68,20 +67,21 @@ class Clients(Table, frozen=True, kw_only=True):
         raise AssertionError("spells have no end")
 
     def spells(self, seed: int, client: int) -> Iterator[tuple[float, bool]]:
-        """Yield until when a client is there, then until when it is away, and so on.
+        """Yield a client's spells awake and asleep, in turn.
 
         Args:
             seed: of the run.
-            client: which, from 0.
+            client: by number, from 0.
 
         Yields:
-            (seconds since the run began, whether it is there until then); the first of either kind.
+            (the spell's end in seconds since the run began, whether the client is awake in it). The
+            first spell may be of either kind.
         """
         if self.away is None:
             yield math.inf, True
             return
-        # It is in the middle of something when the run begins: awake with the part of the time
-        # that it is, for as long as any such time is from any moment on.
+        # The run begins in the middle of a spell. The client is awake with the probability of its
+        # part of time awake, and the rest of an exponential spell has the same distribution.
         part = self.away.awake_s / (self.away.awake_s + self.away.asleep_s)
         is_awake = drawn_share("first", seed, client, 0) < part
         end_s = 0.0
@@ -92,12 +92,12 @@ class Clients(Table, frozen=True, kw_only=True):
             is_awake = not is_awake
 
     def returns_s(self, seed: int, client: int, update: int, done_s: float) -> float:
-        """Return when a client returns an update that is computed by a moment; infinite for never.
+        """Return when a client returns a computed update, seconds; infinite for never.
 
         Args:
             seed, client: see ``back_s``.
-            update: a number that tells its updates apart.
-            done_s: the moment, seconds since the run began.
+            update: a number that tells the client's updates apart.
+            done_s: when the update is computed, seconds since the run began.
         """
         if self.vanish and drawn_share("vanish", seed, client, update) < self.vanish:
             return math.inf

@@ -1,4 +1,4 @@
-"""Which client comes next."""
+"""Draws the client of the next update."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import numpy as np
 
 from anabranch.cohort._clients import Clients
 
-_TRIES = 64  # before the clients are looked through one by one
+_TRIES = 64  # random draws before a search through all clients
 
 
 class Registry:
-    """The registered clients of one run. It has no clock and knows no worker.
+    """The registered clients of one run. It has no clock and no list of workers.
 
-    Clients are drawn evenly from those who are there, are busy with nothing and are not barred. If
-    all of these are away, it is the one who is back first.
+    It draws evenly among the clients that are awake, not busy and not barred. If all that are
+    neither busy nor barred are asleep, it takes the one that wakes first.
 
     Args:
-        clients: see there.
+        clients: the scenario's table.
         seed: of the run.
 
     Attributes:
@@ -29,22 +29,22 @@ class Registry:
         self._clients = clients
         self._seed = seed
         self._draw = np.random.default_rng((seed, 0xC11E))
-        # Of each client that was looked at: what comes, until when what is now lasts, and if it is
-        # there. Days of naps are gone through once.
+        # For each client that a draw has tried: its further spells, the end of the present spell,
+        # and whether it is awake in it. So a client's past spells are drawn only once.
         self._spells: dict[int, tuple[Iterator[tuple[float, bool]], float, bool]] = {}
         self.barred: set[int] = set()
 
     @property
     def registered(self) -> int:
-        """How many there are."""
+        """The number of clients."""
         return self._clients.registered
 
     def draw(self, busy: Collection[int], now_s: float) -> int:
-        """Return the client that is to compute an update.
+        """Return the client that computes the next update.
 
         Args:
-            busy: who computes already; with those that are barred, fewer than are registered.
-            now_s: the time, seconds since the run began; never earlier than before.
+            busy: clients that compute already. At least one client must be neither busy nor barred.
+            now_s: the time, seconds since the run began; never earlier than in the last call.
         """
         for _ in range(_TRIES):
             client = int(self._draw.integers(self._clients.registered))
@@ -58,7 +58,7 @@ class Registry:
         return there[int(self._draw.integers(len(there)))] if there else min(by_time)[1]
 
     def _back_s(self, client: int, now_s: float) -> float:
-        """Return the first moment from now on at which a client is there."""
+        """Return the first moment from now on at which a client is awake."""
         found = self._spells.get(client)
         if found is None:
             to_come = self._clients.spells(self._seed, client)

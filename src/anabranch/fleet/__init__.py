@@ -1,9 +1,9 @@
-"""How long computing takes at each site: a scenario's ``[compute]``, and the model made from it.
+"""The seconds of a step at each site: a scenario's ``[compute]``, and the model made from it.
 
-Pure, and the same for a simulation in virtual time and for real processes, which wait out what
-is left of a step. A step's time has three parts: *work*, which is seconds at nominal speed and
-may be jittered; *slowdowns*, which stretch the work while they last; and an *added delay* after
-it, which nothing stretches.
+Pure, and the same for a simulation in virtual time and for real processes, which wait for the rest
+of a step's time. A step's time has three parts: *work*, in seconds at nominal speed, with jitter;
+*slowdowns*, which stretch the work while they last; and an *added delay* after it, which nothing
+stretches.
 """
 
 from anabranch.fleet._compute import Compute, ComputeModel, SiteCompute

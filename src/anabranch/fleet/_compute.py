@@ -1,7 +1,7 @@
 """A scenario's ``[compute]``, and the model made from it.
 
-Every draw depends on the seed, the site and the step alone, so it is the same in whatever order
-sites take their steps and in whichever world they do.
+Every draw depends on the seed, the site and the step alone. So it is the same in any order of the
+sites' steps, and in a simulation as in a real run.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _Speed = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 
 
 class SiteCompute(Table, frozen=True, kw_only=True):
-    """A site that differs from the others; what is None is as ``[compute]`` has it.
+    """A site that differs from the others; a key that is None takes the value of ``[compute]``.
 
     Args:
-        samples_per_s: samples this site takes a second.
-        fixed_s: seconds of work in each step, whatever the batch.
-        jitter: of its work.
-        added_delay: after each step.
+        samples_per_s: samples that this site processes in a second.
+        fixed_s: seconds of work in each step, beside its samples'.
+        jitter: a random factor of its work.
+        added_delay: a wait after each step.
         slowdowns: how its speed changes during the run.
     """
 
@@ -46,14 +46,14 @@ class Compute(Table, frozen=True, kw_only=True):
     """A scenario's ``[compute]``: how long a step takes at each site.
 
     Args:
-        samples_per_s: samples each site takes a second; the mean of all sites where ``gini`` > 0.
-            None where a step takes ``fixed_s`` alone, whatever its samples.
-        gini: how uneven the sites' speeds are, and the seconds that a sample takes them; see
-            `uneven_samples_per_s`. 0 is all alike.
-        fixed_s: seconds of work in each step, whatever the batch.
-        jitter: how a step's work varies around its mean; None for not at all.
-        added_delay: a wait after each step; None for none.
-        sites: those that differ, by name.
+        samples_per_s: samples that each site processes in a second; the mean of all sites where
+            ``gini`` > 0. None where a step takes ``fixed_s`` alone, whatever its samples.
+        gini: the Gini coefficient of the sites' speeds, and of their seconds for a sample; see
+            `uneven_samples_per_s`. 0: all sites are equally fast.
+        fixed_s: seconds of work in each step, beside its samples'.
+        jitter: how a step's work varies around its mean; None for no variation.
+        added_delay: a wait after each step; None for no wait.
+        sites: the sites that differ, by name.
     """
 
     samples_per_s: _Speed | None = None
@@ -66,7 +66,7 @@ class Compute(Table, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """One site's answers, all of them given."""
+    """One site's values, with the defaults filled in."""
 
     samples_per_s: float
     fixed_s: float
@@ -84,8 +84,8 @@ class ComputeModel:
         seed: of the fleet's speeds and of every draw.
 
     Raises:
-        ComputeError: ``sites`` of the table names no site, the Gini coefficient cannot be had
-            with so few sites, or a site gives its own speed beside a Gini coefficient.
+        ComputeError: the table's ``sites`` name an unknown site, the Gini coefficient is impossible
+            for so few sites, or a site gives its own speed beside a Gini coefficient.
 
     >>> table = Compute(samples_per_s=500.0, fixed_s=0.25, sites={"b": SiteCompute(fixed_s=1.0)})
     >>> model = ComputeModel(table, ["a", "b"], seed=0)
@@ -122,8 +122,8 @@ class ComputeModel:
 
         Args:
             site: its index.
-            step: counted from 0; with the seed and the site it fixes the jitter, which is thus
-                the same whatever the batch.
+            step: counted from 0; with the seed and the site it fixes the jitter, which is thus the
+                same for any batch.
             samples: the step's batch.
         """
         own = self._sites[site]
@@ -133,7 +133,7 @@ class ComputeModel:
         return work_s * own.jitter.quantile(drawn_share("jitter", self._seed, site, step))
 
     def mean_s(self, site: int, samples: int) -> float:
-        """Return how long a step takes at a site, without jitter, delay and slowdowns, seconds."""
+        """Return the seconds of a step at a site, without jitter, delay and slowdowns."""
         own = self._sites[site]
         return own.fixed_s + samples / own.samples_per_s
 
@@ -149,7 +149,7 @@ class ComputeModel:
         return self._sites[site].slowdowns
 
     def step_s(self, site: int, step: int, samples: int, start_s: float) -> float:
-        """Return how long a step takes, s: its work, as stretched from ``start_s`` on, and delay.
+        """Return the seconds of a step: its work, stretched from ``start_s`` on, and its delay.
 
         Args:
             site, step, samples: as for ``work_s``.

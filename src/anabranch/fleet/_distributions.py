@@ -1,4 +1,4 @@
-"""Distributions: factors of a jitter, seconds of an added delay; and the draws that they turn."""
+"""Distributions of jitter factors and of added delays, and the uniform draws behind them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ NotNegative = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 
 
 class Constant(Table, frozen=True, kw_only=True, tag_field="kind", tag="constant"):
-    """Always the same (R²SP, section VI, adds 0, 0.5 or 1 s).
+    """A constant (R²SP, section VI, adds 0, 0.5 or 1 s).
 
     Args:
-        delay_s: the number; as an added delay, 0 lifts one that ``[compute]`` adds everywhere.
+        delay_s: its value. At a site, an added delay of 0 cancels the one of ``[compute]``.
     """
 
     delay_s: NotNegative
@@ -34,10 +34,10 @@ class Constant(Table, frozen=True, kw_only=True, tag_field="kind", tag="constant
 
 
 class Lognormal(Table, frozen=True, kw_only=True, tag_field="kind", tag="lognormal"):
-    """Log-normal: most draws alike, a few far larger.
+    """Log-normal: most draws are alike, a few far larger.
 
-    R²SP, section VI, has federated clients wait so before they return updates: mu -2, sigma 1,
-    mean 0.22 s.
+    In R²SP, section VI, federated clients wait this long before they return updates: mu -2,
+    sigma 1, mean 0.22 s.
 
     Args:
         cv: coefficient of variation, standard deviation over mean; the mean is 1. Or
@@ -98,7 +98,7 @@ class Uniform(Table, frozen=True, kw_only=True, tag_field="kind", tag="uniform")
         low_s, high_s: the range.
 
     Raises:
-        ComputeError: neither is given, or both are, or the range is upside down.
+        ComputeError: neither is given, or both are, or low_s is above high_s.
     """
 
     spread: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -131,7 +131,7 @@ Distribution = Constant | Lognormal | Exponential | Uniform
 
 
 def _check_keys(table: Table, *alternatives: tuple[str, ...]) -> None:
-    """Check that the keys which are given are those of one alternative."""
+    """Check that the given keys are exactly those of one alternative."""
     given = tuple(key for key in table.__struct_fields__ if getattr(table, key) is not None)
     if given not in alternatives:
         either = ", or ".join(" and ".join(keys) for keys in alternatives)
@@ -141,8 +141,8 @@ def _check_keys(table: Table, *alternatives: tuple[str, ...]) -> None:
 def drawn_share(what: str, seed: int, site: int, step: int) -> float:
     """Return a number drawn evenly from the open interval (0, 1), fixed by the arguments.
 
-    A hash is a generator without state: cheaper to set up than any of numpy's, and the same with
-    every version of numpy.
+    A hash is a generator without state. It is cheaper to set up than numpy's generators, and does
+    not change with numpy's version.
     """
     text = b"%s %d %d %d" % (what.encode(), seed, site, step)
     bits = int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 12

@@ -1,4 +1,4 @@
-"""What cannot be modelled."""
+"""The error of this package."""
 
 from __future__ import annotations
 

@@ -11,12 +11,12 @@ from anabranch.fleet._errors import ComputeError
 
 
 class Slowdowns(Table, frozen=True, kw_only=True):
-    """How much longer than nominal work takes over time: piecewise constant.
+    """A site's slowdown factor over time: piecewise constant.
 
-    While the factor is 4, a second of work takes 4 seconds: it proceeds at speed 1/4.
+    While the factor is 4, a second of work takes 4 seconds.
 
     Args:
-        starts_s: when each piece begins, seconds since the run began, rising, first one 0.
+        starts_s: when each piece begins, seconds since the run began, rising, the first 0.
         factors: the factor of each piece, positive; the last lasts for ever. Below 1 is faster.
 
     Raises:
@@ -54,13 +54,13 @@ class Slowdowns(Table, frozen=True, kw_only=True):
                 )
 
     def takes_s(self, start_s: float, work_s: float) -> float:
-        """Return how long work takes from this moment on, s, integrated exactly.
+        """Return the seconds that work takes from a moment on, integrated exactly.
 
         Args:
             start_s: when it begins, seconds since the run began.
-            work_s: seconds of work at nominal speed. A factor from elsewhere, such as a fault's,
-                that holds throughout is multiplied into it; where that factor changes at a
-                moment in between, take off the ``work_s(start_s, moment)`` done and plan again.
+            work_s: seconds of work at nominal speed. Multiply a further factor into it, such as a
+                fault's, that holds throughout. Where such a factor changes at a moment in between,
+                subtract the ``work_s(start_s, moment)`` done and call again.
         """
         passed_s, left_s = 0.0, work_s
         for piece in range(self._piece(start_s), len(self.factors) - 1):
@@ -72,7 +72,7 @@ class Slowdowns(Table, frozen=True, kw_only=True):
         return passed_s + left_s * self.factors[-1]
 
     def work_s(self, start_s: float, end_s: float) -> float:
-        """Return how much work is done between two moments, s at nominal speed.
+        """Return the work done between two moments, in seconds at nominal speed.
 
         The inverse of ``takes_s``: ``work_s(start_s, start_s + takes_s(start_s, w))`` is ``w``.
         """

@@ -1,4 +1,4 @@
-"""Speeds of sites that are as uneven as asked."""
+"""Speeds of sites with a given Gini coefficient."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from anabranch.fleet._errors import ComputeError
 def uneven_samples_per_s(sites: int, mean: float, gini: float, seed: int) -> tuple[float, ...]:
     """Return speeds with exactly this mean and Gini coefficient, in an order drawn from the seed.
 
-    They are the evenly spaced quantiles of a log-normal distribution, which are symmetric about
-    the median on a logarithmic axis: the seconds that a sample takes have the same Gini
-    coefficient as the samples a second, so it does not matter which of them is meant.
+    They are the evenly spaced quantiles of a log-normal distribution, which are symmetric about the
+    median on a logarithmic axis. So the seconds of a sample have the same Gini coefficient as the
+    samples of a second.
 
     Args:
-        sites: how many.
+        sites: number of sites.
         mean: of the speeds, samples/s.
-        gini: in [0, (sites - 1) / sites): n values, one of them everything, have (n - 1) / n.
+        gini: in [0, (sites - 1) / sites); n values, all 0 but one, have (n - 1) / n.
         seed: of the order.
 
     Raises:
         ComputeError: so few sites cannot be so uneven.
-    Source: HAAF, section 6.2, sets how uneven its nodes are by the Gini coefficient of their
-    processing times of a sample.
+    Source: HAAF, section 6.2, gives the Gini coefficient of its nodes' processing times of a
+    sample.
 
     >>> [round(speed, 6) for speed in sorted(uneven_samples_per_s(2, 100.0, 0.25, seed=0))]
     [50.0, 150.0]
