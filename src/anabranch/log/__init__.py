@@ -1,4 +1,4 @@
-"""The record of a run: typed events, the log that keeps them, its summary, and how it stands."""
+"""The record of a run: typed events, the log that keeps them, its summary and its status."""
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""How accurate a model is for each site: by class, weighed as the site's own samples have it. Pure.
+"""A model's accuracy for each site: by class, weighed by the site's own samples. Pure.
 
-A site's accuracy is what held-out samples would give that had the labels of the site's training
-samples. It takes a class to be as hard at one site as at another.
+A site's accuracy is the accuracy on held-out samples with the label frequencies of the site's
+training samples. It assumes that a class is equally hard at all sites.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ def accuracy_of(samples: Sequence[int], by_class: Sequence[float | None]) -> flo
     """Return a model's accuracy for a site.
 
     Args:
-        samples: how many of each class the site trains on.
+        samples: how many samples of each class the site trains on.
         by_class: the model's accuracy on held-out samples of each class, in [0, 1]; None for a
             class without any.
 
     Returns:
-        In [0, 1]; None where the site has no sample, or one of a class whose accuracy is not known.
+        In [0, 1]; None where the site has no sample, or a sample of a class of unknown accuracy.
 
     >>> accuracy_of([30, 10, 0], [0.5, 0.9, None])
     0.6
@@ -37,11 +37,11 @@ def accuracy_of(samples: Sequence[int], by_class: Sequence[float | None]) -> flo
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How far apart the accuracies of sites are.
+    """The spread of the sites' accuracies.
 
     Args:
-        variance: in percentage points squared, over the sites, each counting once; HAAF's fairness.
-        least, most: in [0, 1].
+        variance: over the sites, each counted once, in percentage points squared; HAAF's fairness.
+        least, most: accuracies, in [0, 1].
     """
 
     variance: float
@@ -50,7 +50,7 @@ class Spread:
 
 
 def spread_of(accuracies: Iterable[float]) -> Spread | None:
-    """Return how far apart the accuracies of sites are, in [0, 1]; None where there is none.
+    """Return the spread of accuracies in [0, 1]; None where there is no accuracy.
 
     >>> spread_of([0.5, 0.7])
     Spread(variance=100.0, least=0.5, most=0.7)

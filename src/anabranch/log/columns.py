@@ -1,7 +1,7 @@
-"""Tables of text, for terminal and page alike.
+"""Tables of text, for terminals and pages.
 
-Where both show a table it has one list of columns: a terminal shows those marked brief, a page all.
-A column that is empty in every row is left out of both.
+One list of columns serves both: a terminal shows the columns marked brief, a page shows all. Both
+leave out a column that is empty in every row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ _WIDEST = 12  # columns that a page of 1280 pixels shows
 
 @dataclass(frozen=True)
 class Column(Generic[Row]):
-    """One column: its heading, a row's text in it, whether a terminal shows it, how it is set."""
+    """One column.
+
+    Args:
+        heading: its heading.
+        cell: returns a row's text in this column.
+        brief: whether a terminal shows it.
+        number: whether it is set flush right.
+    """
 
     heading: str
     cell: Callable[[Row], str]
@@ -29,18 +36,18 @@ class Column(Generic[Row]):
 
 @dataclass(frozen=True)
 class Table:
-    """Plain text, ready to be set."""
+    """A table of plain text, ready to be set."""
 
     headings: Sequence[str]  # one for each column
     rows: Sequence[Sequence[str]]  # of cells; the first heads its row
     numbers: Collection[int] = ()  # the columns to set flush right
     words: Collection[int] = ()  # the columns that hold sentences, and may break lines
     brief: Sequence[int] = ()  # the columns that a terminal shows
-    more: Sequence[str] = ()  # sentences on rows that are left out
+    more: Sequence[str] = ()  # sentences on omitted rows
 
     @classmethod
     def of(cls, columns: Sequence[Column[Row]], rows: Iterable[Row]) -> Table:
-        """Fill columns in, and leave out those without anything in them."""
+        """Return a table of these columns and rows, without empty columns."""
         cells = [[column.cell(row) for column in columns] for row in rows]
         kept = [i for i in range(len(columns)) if any(row[i] != units.NONE for row in cells)]
         return cls(
@@ -51,7 +58,7 @@ class Table:
         )
 
     def for_page(self) -> list[Table]:
-        """Return this table, in two where a page would cut it: the brief columns, and the rest."""
+        """Return this table, or two where a page would cut it: the brief columns, and the rest."""
         if len(self.headings) <= _WIDEST or len(self.brief) < 2:
             return [self]
         rest = [i for i in range(len(self.headings)) if i == 0 or i not in self.brief]

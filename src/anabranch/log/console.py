@@ -1,7 +1,7 @@
-"""What a scheduler tells people while it runs: who joined, who is awaited, what went wrong.
+"""A scheduler's messages to its operator: sites that join, awaited sites, faults.
 
-Each is a `Line`: a sentence for a terminal, and for machines the same with a time and fields, as
-`logfmt` writes it.
+Each message is a `Line`: a sentence for a terminal. For machines, `logfmt` writes it with a time
+and fields.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _BARE = re.compile(r"[^\s\"=\\]+")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Something that people should know.
+    """A message to the operator.
 
     Args:
-        event: what happened, one word or several joined by underscores.
-        text: the same as a sentence.
-        level: how bad it is.
-        fields: what of it a machine may look for; None leaves a field out.
+        event: the kind of event, one word or several joined by underscores.
+        text: the message as a sentence.
+        level: its severity.
+        fields: values that a machine may look for; None leaves a field out.
     """
 
     event: str
@@ -57,13 +57,13 @@ def _value(value: Value) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    # As JSON writes it, a line stays one line, whatever a peer has put into a name or a reason.
+    # JSON escapes keep the line one line, whatever a peer has put into a name or a reason.
     is_bare = _BARE.fullmatch(text) and text.isprintable()
     return text if is_bare else json.dumps(text, ensure_ascii=False)
 
 
 class Console:
-    """Says the most important events, a line each.
+    """Writes a line for each of the most important events.
 
     Args:
         names: of the sites, by index.
@@ -76,18 +76,18 @@ class Console:
         self._missing = dict.fromkeys(names)
 
     def listening(self) -> None:
-        """Say who is awaited."""
+        """Write the names of the awaited sites."""
         if self._missing:
             awaited = ",".join(self._missing)
             text = f"waiting for {', '.join(self._missing)}"
             self._say(Line("waiting", text, fields={"waits_for": awaited}))
 
     def metrics(self, where: str) -> None:
-        """Say where metrics are found."""
+        """Write the address of the metrics."""
         self._say(Line("metrics", f"metrics at http://{where}", fields={"address": where}))
 
     def tell(self, event: events.Event) -> None:
-        """Say what happened, if it is for people to know at once."""
+        """Write a line for an event, if the operator should know it at once."""
         line = self._line(event)
         if line is not None:
             self._say(line)
@@ -149,7 +149,7 @@ class Console:
         return None
 
     def progress(self, before: Status, now: Status, seconds: float) -> bool:
-        """Say what has been done between two statuses, if there is news; return whether."""
+        """Write the progress between two statuses, if there is news; return whether there is."""
         text = statuses.progress(before, now, seconds)
         if text is not None:
             fields: dict[str, Value] = {
@@ -165,7 +165,7 @@ class Console:
         return text is not None
 
     def awaited(self, wait: AwaitedSite) -> None:
-        """Say that sites have waited long for another one."""
+        """Write that sites have waited long for another site."""
         fields: dict[str, Value] = {
             "site": wait.site,
             "seconds": wait.seconds,
@@ -175,7 +175,7 @@ class Console:
         self._say(Line("awaited", statuses.awaited(wait), "warning", fields))
 
     def ended(self, error: str | None, goes_on: bool = False) -> None:
-        """Say how it ended, or why the scheduler did where the group goes on."""
+        """Write how the run ended, or why the scheduler ended while its group continues."""
         if error is None:
             self._say(Line("ended", "every site has left"))
         elif goes_on:

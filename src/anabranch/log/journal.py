@@ -1,9 +1,9 @@
-"""What a scheduler must remember, in an SQLite file: one row, written anew and synchronised.
+"""A scheduler's memory in an SQLite file: one row, rewritten and synchronised.
 
-The file's ``user_version`` is 1 once the group has ended, until another one begins. It is 2 where
-the group ended early; the row then says why, and no other group begins with the file.
+The file's ``user_version`` is 1 once the group has ended, until another group begins. It is 2 where
+the group ended early; the row then holds the reason, and no other group begins with the file.
 
-It holds the run's secret, by which its reader could speak as any site, so only its owner may read
+It holds the run's secret, with which its reader could pose as any site. So only its owner may read
 it; SQLite gives the files beside it (``-wal``, ``-shm``) the same mode.
 """
 
@@ -30,28 +30,28 @@ COMMIT;
 
 
 class JournalBusy(LogError):
-    """Another scheduler has the journal."""
+    """Another scheduler holds the journal's lock."""
 
 
 class Journal:
     """A file that outlives its scheduler; see :class:`anabranch.scheduler.memory.Journal`.
 
     Args:
-        path: the file; it is made if there is none.
+        path: the file; created if it does not exist.
 
     Attributes:
-        had_ended: whether the group of the scheduler that had it before has ended.
-        why_ended: why it ended early; None where it did not.
+        had_ended: whether the group of the file's previous scheduler has ended.
+        why_ended: why that group ended early; None where it did not.
 
     Raises:
-        JournalBusy: another scheduler has it.
-        LogError: it cannot be made or read, or is another program's.
+        JournalBusy: another scheduler holds its lock.
+        LogError: it cannot be created or read, or is another program's.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
         try:
-            # SQLite would make it for all to read.
+            # SQLite would create it readable by all users.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, _OWNERS))
             self._connection = sqlite3.connect(path, timeout=0.0, isolation_level=None)
         except (OSError, sqlite3.Error) as error:
@@ -72,14 +72,14 @@ class Journal:
         self._inode = self._path.stat().st_ino
 
     def _take(self) -> int:
-        """Lock the file, and return whether and how the group that it was used for has ended."""
+        """Lock the file, and return whether and how its last group has ended."""
         run = self._connection.execute
         (found,) = run("PRAGMA application_id").fetchone()
         tables = run("SELECT count(*) FROM sqlite_schema").fetchone()[0]
         if found != _APPLICATION_ID and (found or tables):
             raise LogError(f"{self._path} is no journal of a scheduler; give another file")
         self._close_to_others()
-        # Held until this process ends, however it does: two schedulers must not share it.
+        # The lock lasts until this process ends, in any way: two schedulers must not share a file.
         run("PRAGMA locking_mode = EXCLUSIVE")
         run("PRAGMA journal_mode = WAL")
         run("PRAGMA synchronous = FULL")
@@ -88,7 +88,7 @@ class Journal:
         return int(ended)
 
     def _close_to_others(self) -> None:
-        """Let only the owner read what an earlier release has left for all to read."""
+        """Remove other users' access to a file that an earlier release created."""
         try:
             for each in (self._path, *(Path(f"{self._path}{end}") for end in ("-wal", "-shm"))):
                 if each.exists() and each.stat().st_mode & ~_OWNERS & 0o777:
@@ -100,18 +100,18 @@ class Journal:
             ) from None
 
     def begin(self) -> None:
-        """Take note that another group begins.
+        """Record that another group begins.
 
         Raises:
-            LogError: it cannot be written.
+            LogError: the file cannot be written.
         """
         self._write(f"PRAGMA user_version = {_OPEN}")
 
     def load(self) -> bytes | None:
-        """Return what was written last; None where there is nothing.
+        """Return the row's data; None where there is no row.
 
         Raises:
-            LogError: it cannot be read.
+            LogError: the file cannot be read.
         """
         try:
             row = self._connection.execute("SELECT data FROM memory").fetchone()
@@ -120,10 +120,11 @@ class Journal:
         return None if row is None else bytes(row[0])
 
     def save(self, data: bytes) -> None:
-        """Write this in place of what was.
+        """Replace the row's data.
 
         Raises:
-            LogError: it cannot be written, or another scheduler could not find it.
+            LogError: the file cannot be written, or is no longer at its path, where another
+                scheduler would look for it.
         """
         try:
             is_there = self._path.stat().st_ino == self._inode
@@ -137,14 +138,14 @@ class Journal:
             raise LogError(f"the journal {self._path} cannot be written: {error}") from None
 
     def clear(self) -> None:
-        """Forget everything, as the group has ended."""
+        """Delete the row, as the group has ended."""
         self._write(f"BEGIN; DELETE FROM memory; PRAGMA user_version = {_ENDED}; COMMIT;")
 
     def end_early(self, why: str) -> None:
-        """Keep nothing but why the group ended, so that no other begins with this file by itself.
+        """Keep only the reason why the group ended, so that no other group begins with this file.
 
         Raises:
-            LogError: it cannot be written.
+            LogError: the file cannot be written.
         """
         run = self._connection.execute
         try:

@@ -1,4 +1,4 @@
-"""A run's status as Prometheus reads it, in the text format of prometheus-client. Pure.
+"""A run's status for Prometheus, in the text format of prometheus-client. Pure.
 
 Needs ``pip install 'anabranch[metrics]'``; only a scheduler with ``--metrics`` imports this module.
 """

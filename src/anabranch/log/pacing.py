@@ -1,4 +1,4 @@
-"""A pace summed up: how long iterations took and their parts, how stale updates were. Pure."""
+"""The summary of a pace: the times of iterations and their parts, and updates' staleness. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from anabranch.log.events import (
     WorkerWent,
 )
 
-# Two updates are made at once if so small a part of an iteration lies between them.
+# Two updates are simultaneous if the gap between them is at most this part of an iteration.
 _AT_ONCE = 0.01
 
 
@@ -29,44 +29,44 @@ _AT_ONCE = 0.01
 class Iteration:
     """One iteration of one worker; moments are seconds since the run began."""
 
-    update: int  # which, from 1
+    update: int  # number among the worker's updates, from 1
     samples: int  # of its batch
-    went_s: float  # when it could begin: it had its permission, and had computed what came before
-    asked_s: float  # when it had computed, and its push began
-    came_s: float  # when all of its update was with the servers
-    compute_s: float  # how long it computed
-    # When its next was permitted, or could begin if that was later; None for its last, and
-    # where it died before.
+    went_s: float  # when it could begin: it had permission, and the worker had computed the last
+    asked_s: float  # when the worker had computed it, and its push began
+    came_s: float  # when the servers had all of the update
+    compute_s: float  # how long the worker computed
+    # When the next iteration could begin; None for the worker's last, and where the worker was
+    # lost before.
     next_s: float | None
 
     @property
     def pull_s(self) -> float:
-        """How long it waited for the model."""
+        """How long the worker waited for the model."""
         return max(0.0, self.asked_s - self.went_s - self.compute_s)
 
     @property
     def push_s(self) -> float:
-        """How long its update was on its way."""
+        """How long the update was on its way."""
         return self.came_s - self.asked_s
 
     @property
     def blocked_s(self) -> float:
-        """How long it then waited for permission; 0 after its last, or if it has gone on before."""
+        """How long the worker then waited for permission; 0 for its last, or if it went ahead."""
         return 0.0 if self.next_s is None else max(0.0, self.next_s - self.came_s)
 
 
 @dataclass(frozen=True, slots=True)
 class PaceSummary:
-    """A run with servers, summed up."""
+    """The summary of a run with servers."""
 
-    # Of each worker, by site, in order; those whose update came.
+    # Each worker's iterations whose update came, by site, in order.
     iterations: Mapping[int, Sequence[Iteration]]
-    # Time between updates that became part of the model, one after the other, seconds.
+    # Seconds between one update that became part of the model and the next.
     gaps_s: tuple[float, ...]
-    missed: Mapping[int, int]  # how many updates missed how many of others
-    discarded: int  # how many updates were
+    missed: Mapping[int, int]  # the count of updates, by how many updates of others they missed
+    discarded: int  # the count of discarded updates
     applied: Sequence[UpdateApplied] = ()  # in order
-    barred: int = 0  # how many were outliers, clients or sites, at one time or another
+    barred: int = 0  # how many clients or sites were ever barred as outliers
 
     @property
     def updates(self) -> int:
@@ -74,7 +74,7 @@ class PaceSummary:
         return sum(self.missed.values())
 
     def steps_of(self, worker: int, from_s: float, until_s: float) -> list[UpdateApplied]:
-        """Return a worker's updates that became part of the model within some time, in order."""
+        """Return a worker's updates that became part of the model in an interval, in order."""
         return [
             each for each in self.applied if each.site == worker and from_s <= each.at_s < until_s
         ]
@@ -87,7 +87,7 @@ class PaceSummary:
 
     @property
     def iteration_s(self) -> float | None:
-        """Mean time from one permission to the next, seconds; None where there are no two."""
+        """Mean time from one permission to the next, seconds; None without two permissions."""
         return _mean(each.next_s - each.went_s for each in self.whole if each.next_s is not None)
 
     @property
@@ -102,7 +102,7 @@ class PaceSummary:
 
     @property
     def pull_s(self) -> float | None:
-        """Mean time a worker waited for the model, seconds; its first is there already."""
+        """Mean time a worker waited for the model, seconds, without the first, which it has."""
         every = chain.from_iterable(self.iterations.values())
         return _mean(each.pull_s for each in every if each.update > 1)
 
@@ -115,7 +115,7 @@ class PaceSummary:
 
     @property
     def at_once(self) -> float | None:
-        """The part of the gaps that is nothing beside an iteration: contention (R²SP, Fig. 9)."""
+        """The part of the gaps that are near 0 beside an iteration: contention (R²SP, Fig. 9)."""
         if not self.gaps_s or self.iteration_s is None:
             return None
         return sum(gap_s <= _AT_ONCE * self.iteration_s for gap_s in self.gaps_s) / len(self.gaps_s)
@@ -124,7 +124,7 @@ class PaceSummary:
     def gaps(self) -> tuple[float, ...]:
         """The distribution of the gaps, as parts of an iteration (R²SP, Fig. 9).
 
-        The least, and the values that 5 %, 10 % ... 100 % of the gaps do not exceed; none where
+        The least, and the values that 5 %, 10 % ... 100 % of the gaps do not exceed; empty where
         there is no gap or no iteration.
         """
         if not self.gaps_s or self.iteration_s is None:
@@ -140,7 +140,7 @@ def _mean(values_s: Iterable[float]) -> float | None:
 
 
 def summarise_pace(events: Iterable[Event | UnknownEvent]) -> PaceSummary | None:
-    """Return what a run's pace came to; None for a run without servers."""
+    """Return the summary of a run's pace; None for a run without servers."""
     went: defaultdict[int, dict[int, WorkerWent]] = defaultdict(dict)
     asked: dict[tuple[int, int], ProceedAsked] = {}
     came: dict[tuple[int, int], UpdateCame] = {}
@@ -148,7 +148,7 @@ def summarise_pace(events: Iterable[Event | UnknownEvent]) -> PaceSummary | None
     missed: Counter[int] = Counter()
     discarded = 0
     barred: set[int] = set()
-    deaths: set[tuple[int, int]] = set()  # worker, and which update it had gone on to last
+    deaths: set[tuple[int, int]] = set()  # worker, and the number of its last permitted update
     for event in events:
         match event:
             case WorkerWent():
@@ -170,12 +170,12 @@ def summarise_pace(events: Iterable[Event | UnknownEvent]) -> PaceSummary | None
         return None
 
     def began_s(site: int, update: int) -> float:
-        """Return when an update could be begun, by a worker that may compute ahead."""
+        """Return when a worker, which may compute ahead, could begin an update."""
         before = asked.get((site, update - 1))
         return max(went[site][update].at_s, -math.inf if before is None else before.at_s)
 
     def next_s(site: int, update: int) -> float | None:
-        """Return when its worker could begin the next; None if it did not, or died before."""
+        """Return when the worker could begin the next update; None if it never did."""
         if (site, update) in deaths or update + 1 not in went[site]:
             return None
         return began_s(site, update + 1)

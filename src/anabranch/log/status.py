@@ -1,6 +1,6 @@
-"""How a run stands, as its scheduler says it while it goes on. Pure.
+"""The status of a running run, as its scheduler reports it. Pure.
 
-A scheduler makes a `Status` whenever it is asked; `anabranch status`, its own lines of progress and
+A scheduler makes a `Status` on request. `anabranch status`, the scheduler's lines of progress and
 its metrics all show the same value.
 """
 
@@ -18,12 +18,13 @@ from anabranch.log.columns import Column, Table
 from anabranch.overlay import Basis
 
 Phase = Literal["waiting", "running", "resuming", "over"]
-"""Sites are awaited; the run goes on; a scheduler that was started again awaits the sites that were
-in it; it has ended."""
+"""``waiting``: the scheduler awaits sites. ``running``: the run has begun. ``resuming``: a
+restarted scheduler awaits the run's sites. ``over``: the run has ended."""
 
 SiteState = Literal["awaited", "joined", "member", "joining", "disconnected", "lost", "left"]
-"""Has not come yet; has, and the run has not begun; takes part; has come and is no member yet; its
-connection broke, and it may come back; the run goes on without it; has left in good order."""
+"""``awaited``: not connected yet. ``joined``: connected, and the run has not begun. ``member``: a
+member. ``joining``: connected, and not a member yet. ``disconnected``: its connection broke, and it
+may reconnect. ``lost``: the run continues without it. ``left``: left in good order."""
 SITE_STATES: tuple[SiteState, ...] = get_args(SiteState)
 
 
@@ -33,15 +34,15 @@ class SiteStatus(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: in the overlay.
         state: see `SiteState`.
-        address: where it takes connections, ``host:port``; None where that is not known, or it
-            takes none.
-        through: the name of the site that pipes its connection to the scheduler; None where it
-            reaches the scheduler itself.
-        loss: of its latest step that told of one; None for none and, with a ``loss_step``, for one
-            that was no finite number, as JSON has none for it.
-        loss_step: which step, update or round that was.
-        accuracy: that it saw of its model last; None for none.
-        accuracy_step: after which step or round that was.
+        address: where it accepts connections, ``host:port``; None where that is unknown, or it
+            accepts none.
+        through: the name of the site that pipes its connection to the scheduler; None where the
+            connection is direct.
+        loss: the latest that it reported; None for none. With a ``loss_step``, None is a loss that
+            is not finite, which JSON cannot hold.
+        loss_step: the step, update or round of that loss.
+        accuracy: the latest that it measured of its model; None for none.
+        accuracy_step: the step or round of that accuracy.
     """
 
     name: str
@@ -59,9 +60,9 @@ class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         source, target: names of sites.
-        rate_bps: what it is believed to carry; None where that is only assumed.
-        basis: what the rate rests on.
-        latency_s: one way; None where neither an overlay nor a measurement says any.
+        rate_bps: its given or measured rate; None where the rate is only assumed.
+        basis: the source of the rate.
+        latency_s: one way; None where neither an overlay nor a measurement gives it.
         is_used: whether the plan in force sends over it.
     """
 
@@ -78,9 +79,9 @@ class AwaitedSite(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         site: its name.
-        seconds: for how long.
+        seconds: how long the others have waited.
         at: the call that it has not made, in words.
-        waiting: names of the sites that have made it.
+        waiting: names of the sites that have made this call.
     """
 
     site: str
@@ -90,7 +91,7 @@ class AwaitedSite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """A run at a moment. Counts begin anew with a scheduler that was started again.
+    """A run at a moment. Counts begin at 0 in a restarted scheduler.
 
     Attributes:
         overlay: its name.
@@ -99,12 +100,12 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         plan: the plan in force, in words.
         plan_version: its version, from 1.
         replans: plans issued after the first.
-        exchanges: whose result a member holds, of all sites and of subgroups.
+        exchanges: finished exchanges, of all sites and of subgroups: some member has the result.
         exchanged_bytes: of the buffers of those exchanges, once each, as they travel.
-        incomplete: those of them whose results lack contributions of members.
-        updates: that became part of the model, where it is served.
+        incomplete: those exchanges whose results lack contributions of members.
+        updates: updates that became part of a served model.
         losses: how many times a site was lost.
-        refused: messages that were refused.
+        refused: refused messages.
         sites: all of the overlay, in its order.
         waits: sites that the others wait for, the longest awaited first.
         links: see `LinkStatus`.
@@ -128,7 +129,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def members(self) -> int:
-        """How many sites take part, or will once the run begins."""
+        """How many sites are members, or will be once the run begins."""
         return sum(site.state in ("member", "joined") for site in self.sites)
 
     @property
@@ -147,10 +148,10 @@ def dumps(status: Status) -> bytes:
 
 
 def loads(data: bytes) -> Status:
-    """Read what ``dumps`` wrote.
+    """Return the status of a text that ``dumps`` wrote.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the text is not one.
     """
     try:
         return _decoder.decode(data)
@@ -199,14 +200,14 @@ def _done(status: Status) -> str:
 
 
 def progress(before: Status, now: Status, seconds: float) -> str | None:
-    """Return what has been done since an earlier status of the same run; None for no news.
+    """Return the progress since an earlier status of the same run; None for no news.
 
     Args:
-        before, now: the two.
+        before, now: the two statuses.
         seconds: between them, > 0.
     """
     exchanges, updates = now.exchanges - before.exchanges, now.updates - before.updates
-    # While exchanges end, some site is always a moment behind.
+    # While exchanges end, some site is always behind for a moment: that is no news.
     waits_for = () if exchanges or updates else now.waits_for
     is_news = exchanges or updates or waits_for != before.waits_for
     if not is_news or now.phase != "running":
@@ -227,7 +228,7 @@ def progress(before: Status, now: Status, seconds: float) -> str | None:
 
 
 def latest_loss(site: SiteStatus) -> float | None:
-    """Return the loss that a site told of last, NaN for one that was no finite number."""
+    """Return the last loss that a site reported, NaN for one that is not finite."""
     return math.nan if site.loss is None and site.loss_step is not None else site.loss
 
 
@@ -275,10 +276,10 @@ _LINK_COLUMNS: Sequence[Column[LinkStatus]] = (
 
 
 def sites_table(status: Status) -> Table:
-    """Return a status's sites."""
+    """Return the table of a status's sites."""
     return Table.of(_SITE_COLUMNS, status.sites)
 
 
 def links_table(status: Status) -> Table:
-    """Return a status's links."""
+    """Return the table of a status's links."""
     return Table.of(_LINK_COLUMNS, status.links)

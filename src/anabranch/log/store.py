@@ -1,9 +1,9 @@
 """The event log: one append-only SQLite file per run, readable while it is written.
 
-Write-ahead logging gives the three things a log must do: a batch is there whole or not at all, a
-killed writer loses only the batch in hand, and readers neither wait for the writer nor hold it
-up. While a run is alive (or after it was killed) the newest events are in ``<log>-wal`` beside the
-file, so copy both; a log that was closed is one file.
+Write-ahead logging gives the three properties that a log needs: a batch is written whole or not at
+all, a killed writer loses only its present batch, and readers and the writer do not wait for each
+other. While a run is alive (or after it was killed) the newest events are in ``<log>-wal`` beside
+the file, so copy both. A closed log is one file.
 
 Small batches cost less to write than to commit. A simulated run has very many of them and can be
 repeated, so there many events share one commit.
@@ -73,11 +73,11 @@ class EventLog:
 
         Args:
             path: the file to create.
-            commit_every: commit as soon as so many events wait. With 1 readers see every batch at
-                once; with more they lag behind, and a killed process loses what waits.
+            commit_every: commit as soon as this many events wait. With 1, readers see every batch
+                at once. With more, they lag behind, and a killed process loses waiting events.
 
         Raises:
-            LogError: something is at this path already, or its folder does not exist.
+            LogError: the path exists already, or its folder does not exist.
             ValueError: `commit_every` is less than 1.
         """
         if commit_every < 1:
@@ -91,17 +91,17 @@ class EventLog:
         except FileNotFoundError:
             raise LogError(f"cannot create {path}: there is no folder {path.parent}") from None
         connection = sqlite3.connect(path, check_same_thread=False)
-        # The schema goes in before WAL is on, hence into the file itself: a reader finds a valid,
-        # empty log from here on.
+        # The schema is written before WAL is on, hence into the file itself: from here on a reader
+        # finds a valid, empty log.
         connection.executescript(_SCHEMA)
         connection.execute("PRAGMA journal_mode = WAL")
-        # Commits survive the death of the process, at the cost of no fsync each; after a power cut
-        # the log may lack its last batches but is never torn.
+        # Commits survive the death of the process without an fsync for each. After a power cut the
+        # log may lack its last batches but is never torn.
         connection.execute("PRAGMA synchronous = NORMAL")
         return cls(path, connection, commit_every)
 
     def append(self, events: Iterable[Event]) -> None:
-        """Take in a batch: all of it, or, where this raises or the process dies, none of it.
+        """Add a batch: all of it, or, where this raises or the process dies, none of it.
 
         Raises:
             LogError: the log is closed, cannot be written, or is gone.
@@ -114,7 +114,7 @@ class EventLog:
             self.flush()
 
     def flush(self) -> None:
-        """Commit what waits, for readers to see. Where this raises, what waited is lost.
+        """Commit waiting events, for readers to see. Where this raises, they are lost.
 
         Raises:
             LogError: the log cannot be written, or its file is gone.
@@ -122,7 +122,7 @@ class EventLog:
         if not self._waiting:
             return
         rows, self._waiting = self._waiting, []
-        if not self._path.exists():  # SQLite would go on writing to a file without a name
+        if not self._path.exists():  # SQLite would keep writing to a file without a name
             raise LogError(f"the event log {self._path} was removed while it was written")
         try:
             with self._connection:
@@ -136,10 +136,10 @@ class EventLog:
             ) from error
 
     def close(self) -> None:
-        """Commit what waits and finish the log; closing twice does no harm.
+        """Commit waiting events and close the log; closing twice does no harm.
 
         Raises:
-            LogError: see ``flush``; the log is closed all the same.
+            LogError: see ``flush``; the log is closed nevertheless.
         """
         self._closed = True
         try:
@@ -159,15 +159,15 @@ class EventLog:
         try:
             self.close()
         except LogError:
-            if error is None:  # else that one counts
+            if error is None:  # else the block's error is the one to see
                 raise
 
 
 def append_after(path: Path, *events: Event) -> None:
-    """Add to a log whose writer has closed it.
+    """Add events to a log that its writer has closed.
 
     Raises:
-        LogError: it cannot be written.
+        LogError: the log cannot be written.
     """
     with closing(sqlite3.connect(path)) as connection:
         _check_is_log(path, connection)
@@ -197,10 +197,10 @@ def read_events(path: Path, after_seq: int = 0) -> Iterator[tuple[int, Event | U
 
 
 def fingerprint(path: Path) -> str:
-    """Return 64 hexadecimal digits that two logs share if and only if they tell the same run.
+    """Return 64 hexadecimal digits that are equal if and only if two logs hold the same events.
 
-    The SHA-256 of the events' stored text, in order, each ended by a line feed, which no event
-    has inside; how the file lays them out does not count. Any SQLite gives the same digits::
+    They are the SHA-256 of the events' stored text, in order, each ended by a line feed, which no
+    event contains. The layout of the file does not count. Any SQLite gives the same digits::
 
         sqlite3 run.db "SELECT data FROM events ORDER BY seq" | sha256sum
 
@@ -231,12 +231,12 @@ def _stored(path: Path, after_seq: int = 0) -> Iterator[tuple[int, str]]:
 def _open_to_read(path: Path) -> sqlite3.Connection:
     if not path.is_file():
         raise LogError(f"there is no event log at {path}; give the file that a run wrote")
-    # A log has one writer ever, and the writer's -wal file is there until it closes. Without that
-    # file nothing can change any more, and "immutable" lets SQLite read from a read-only folder and
-    # keeps it from leaving files there.
+    # A log has only one writer ever, whose -wal file exists until it closes. Without that file the
+    # log cannot change any more. "immutable" then permits SQLite to read from a read-only folder,
+    # and prevents that it leaves files there.
     finished = not path.with_name(path.name + "-wal").exists()
     uri = f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' if finished else ''}"
-    # The garbage collector closes it, in any thread, where it is not read to its end.
+    # A reader may stop early; then the garbage collector closes the connection, in any thread.
     return sqlite3.connect(uri, uri=True, check_same_thread=False)
 
 

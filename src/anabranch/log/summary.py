@@ -1,4 +1,4 @@
-"""A run's events summed up. Pure; a log cut short is summed up as far as it goes.
+"""The summary of a run's events. Pure; a log cut short is summarised as far as it goes.
 
 All times are seconds since the run began unless a name says otherwise.
 """
@@ -40,7 +40,7 @@ from anabranch.log.target import Target
 
 @dataclass(frozen=True, slots=True)
 class CompletedRound:
-    """A round that every site taking part has the result of."""
+    """A round whose result every present site has."""
 
     round: int  # its number, from 1
     version: int  # of the plan it ran under
@@ -52,24 +52,24 @@ class CompletedRound:
 class AccuracyPoint:
     """The accuracy after one round."""
 
-    at_s: float  # when every site had the model, or else when the last site that evaluated it did
-    round: int  # which
-    accuracy: float  # mean over those sites, in [0, 1]
-    # The same of each class's samples; None for a class without any. Empty where none is known.
+    at_s: float  # when every site had the model, or else when the last site evaluated it
+    round: int  # its number
+    accuracy: float  # mean over the sites that evaluated it, in [0, 1]
+    # The accuracy on each class's samples; None for a class without samples. Empty where unknown.
     by_class: tuple[float | None, ...] = ()
 
 
 MOST_BUSY = 0.8
-"""A relay that was busier than this measured this machine, and not the overlay."""
+"""With a busier relay, the figures depend on this machine, and not on the overlay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dispute:
-    """A round whose result was not the same everywhere."""
+    """A round whose result was not the same at all sites."""
 
-    round: int  # which
-    # Those whose checksum is not the commonest one; of equally common ones, that of the site with
-    # the lowest index counts as right.
+    round: int  # its number
+    # The sites whose checksum is not the commonest one. Of equally common checksums, that of the
+    # site with the lowest index counts as right.
     sites: tuple[int, ...]
 
 
@@ -78,76 +78,75 @@ class Wait:
     """The chain of sites that a round waited for.
 
     It begins at the site that finished last. Each next site is the one whose message completed the
-    round at the site before. It ends at a site whose own sending was last or that does not say, or
-    before a site that is already on it.
+    round at the site before. The chain ends at a site whose own sending was last or that reports no
+    message, or before a site that is already in the chain.
 
-    As a rule it follows the mean back to a root, and the root to the child whose sum came last;
-    that child got the mean from the root, so the chain ends there. What delayed the child's sum, a
-    slow link below it or long computing, the chain does not say. Each site tells of its last
-    message only, which may belong to another tree than the one it sent on. So the chain says where
-    to look, and is not a proof.
+    As a rule it follows the mean back to a root, and then the sum that came last at the root to the
+    child that sent it. That child got the mean from the root, so the chain ends there. The chain
+    does not show what delayed the child's sum: a slow link below it, or long computing. Each site
+    reports its last message only, which may belong to another tree than the message it sent. So the
+    chain says where to look, and is not a proof.
     """
 
-    round: int  # which
+    round: int  # its number
     sites: tuple[int, ...]  # the chain, the site that finished last first; at least one
     tree: int | None  # index into the plan's trees of the last message on the chain, or None
 
     @property
     def links(self) -> tuple[tuple[int, int], ...]:
-        """The messages waited for, as (source, target), the last to arrive first.
+        """The awaited messages, as (source, target), the last to arrive first.
 
-        Source and target are neighbours in a tree; where relays join them they have no link of
-        their own.
+        Source and target are neighbours in a tree. Where relays join them, they have no link.
         """
         return tuple((source, target) for target, source in pairwise(self.sites))
 
     @property
     def began(self) -> tuple[int, int] | None:
-        """The link at the chain's end, where the waiting began; None where there is none."""
+        """The chain's last pair, where the waiting began; None in a chain of one site."""
         return self.links[-1] if len(self.sites) > 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One run, summed up."""
+    """The summary of one run."""
 
     started: RunStarted  # the run's first event
-    rounds: tuple[CompletedRound, ...]  # those completed, in order of number
-    # For each round with steps, in order, the longest any site computed for it.
+    rounds: tuple[CompletedRound, ...]  # the completed rounds, in order of number
+    # For each round with steps, in order, the longest time that any site computed for it.
     compute_s: tuple[float, ...]
     steps: tuple[StepDone, ...]  # the sites' local updates, in order of time
-    # One point for each evaluated round, in order of number; in a run with servers, whose workers
-    # count their own updates, one for each look, in order of time.
+    # One point for each evaluated round, in order of number. In a run with servers, where each
+    # worker counts its own updates, one point for each evaluation, in order of time.
     accuracy: tuple[AccuracyPoint, ...]
-    evaluated: tuple[Evaluated, ...]  # what each site saw of its model, in order of time
-    # How many samples of each class each site trains on, by site; empty where that is not known.
+    evaluated: tuple[Evaluated, ...]  # each site's evaluations, in order of time
+    # How many samples of each class each site trains on, by site; empty where that is unknown.
     labels: Mapping[int, tuple[int, ...]]
-    # What each link carried, by (source, target), in order of time.
+    # Each link's traffic, by (source, target), in order of time.
     links: Mapping[tuple[int, int], tuple[LinkBytes, ...]]
     # Each link's estimates, by (source, target), in order of time.
     measured: Mapping[tuple[int, int], tuple[LinkMeasured, ...]]
-    plans: tuple[PlanIssued, ...]  # those issued after the first, in order
-    formed: tuple[GroupsFormed, ...]  # which of them have groups that workers moved in, in order
-    # The chain of waiting of each completed round, in order; empty where no site said which
-    # neighbour it waited for.
+    plans: tuple[PlanIssued, ...]  # the plans after the first, in order
+    formed: tuple[GroupsFormed, ...]  # the plans whose groups took effect, in order
+    # Each completed round's chain of waiting, in order; empty where no site reported the neighbour
+    # that it waited for.
     waits: tuple[Wait, ...]
     checked_rounds: int  # how many rounds have checksums of two sites or more
     disputes: tuple[Dispute, ...]  # the checked rounds whose checksums differ
     checksums: Mapping[int, int]  # of the other checked rounds, by number
-    faults: tuple[FaultInjected, ...]  # what a fault script did, in order
-    # The sites that were lost, in order; one that came back may be lost again.
+    faults: tuple[FaultInjected, ...]  # the fault script's actions, in order
+    # The losses of sites, in order; a site that returned may be lost again.
     lost: tuple[SiteLost, ...]
-    returned: tuple[SiteJoined, ...]  # those that came back, in order
-    pace: PaceSummary | None  # what a run with servers came to; None for one that all-reduces
-    # How busy the relay of emulated links was, in [0, 1]; None where there was none.
+    returned: tuple[SiteJoined, ...]  # the returns of lost sites, in order
+    pace: PaceSummary | None  # of a run with servers; None for a run that all-reduces
+    # How busy the relay of emulated links was, in [0, 1]; None without a relay.
     relay_busy: float | None
-    # Of the sites whose lanes do not send as they were asked to.
+    # Of the sites whose lanes do not send as configured.
     transports: tuple[TransportChosen, ...]
-    refused: Mapping[str, int]  # messages refused, by name of the error
-    unknown: Mapping[str, int]  # events of another release that were left out, by kind
+    refused: Mapping[str, int]  # the count of refused messages, by name of the error
+    unknown: Mapping[str, int]  # the count of unknown events, by kind
     total_s: float  # when the run ended or, where it did not, when its last event was written
     ended: bool  # whether the log has its last event
-    error: str | None  # what went wrong and ended the run, or None
+    error: str | None  # the error that ended the run, or None
     reason: str | None  # why the run ended early on purpose, or None
 
     @property
@@ -162,7 +161,7 @@ class RunSummary:
 
     @property
     def links_held(self) -> bool:
-        """Whether links were as the overlay says, so that predictions and limits apply."""
+        """Whether links had the overlay's rates, so that predictions and limits apply."""
         return self.started.shaped and (self.relay_busy or 0.0) <= MOST_BUSY
 
     @property
@@ -177,10 +176,10 @@ class RunSummary:
 
     @property
     def interval_s(self) -> tuple[float, ...]:
-        """How long it took from the end of one completed round to the end of the next, seconds.
+        """The time from the end of one completed round to the end of the next, seconds.
 
-        Unlike ``round_s``, which is what the exchange takes, this has everything in it: computing,
-        waiting for others, evaluating. The first counts from the beginning of the run.
+        ``round_s`` is the time of the exchange alone. This time also includes computing, waiting
+        for others and evaluating. The first counts from the beginning of the run.
         """
         ends_s = (0.0, *(done.at_s for done in self.rounds))
         return tuple(after_s - before_s for before_s, after_s in pairwise(ends_s))
@@ -199,8 +198,8 @@ class RunSummary:
     def measured_over_predicted(self) -> float | None:
         """Median round time over the predicted one.
 
-        None before the first completed round, and where links were not held: a prediction for
-        the overlay says nothing of a run that did not feel its rates.
+        None before the first completed round, and where links were not held to the overlay's rates:
+        then the prediction does not apply.
         """
         measured_s = self.median_round_s
         if measured_s is None or not self.links_held or self.started.predicted_s <= 0:
@@ -211,7 +210,7 @@ class RunSummary:
     def share_of_limit(self) -> float | None:
         """The shortest possible round time over the median one.
 
-        None as for the prediction, and where the shortest possible one was not computed.
+        None where ``measured_over_predicted`` is, and where the limit was not computed.
         """
         measured_s, limit_s = self.median_round_s, self.started.limit_s
         if limit_s is None or measured_s is None or not self.links_held or measured_s <= 0:
@@ -235,7 +234,7 @@ class RunSummary:
 
     @property
     def site_accuracy(self) -> dict[int, float]:
-        """The accuracy last seen for each site, by site; empty where it is not known.
+        """The latest accuracy for each site, by site; a site without a known accuracy is left out.
 
         See `anabranch.log.by_site`.
         """
@@ -250,8 +249,8 @@ class RunSummary:
 
         Args:
             target: in (0, 1].
-            reached_by: whose accuracy counts, where sites' models differ; as the run has it if not
-                given.
+            reached_by: the rule where sites' models differ, see `anabranch.log.target.Target`; None
+                for the run's own.
         """
         if not any(event.step is not None for event in self.evaluated):
             return next((point.at_s for point in self.accuracy if point.accuracy >= target), None)
@@ -261,9 +260,10 @@ class RunSummary:
         return next((event.at_s for event in self.evaluated if rule.is_reached(event)), None)
 
     def bytes_to_accuracy(self, target: float, reached_by: ReachedBy | None = None) -> int | None:
-        """Return the payload of all links until then, bytes; None where it never was.
+        """Return the payload of all links until the accuracy is reached, bytes.
 
-        Of an interval that a site reports as a whole, the part until then counts.
+        None where it never is. Of a site's report of an interval that ends later, the part until
+        then counts. The arguments are those of `time_to_accuracy_s`.
         """
         reached_s = self.time_to_accuracy_s(target, reached_by)
         if reached_s is None:
@@ -276,12 +276,12 @@ class RunSummary:
 
     @property
     def checksums_agree(self) -> bool | None:
-        """Whether every checked round ended alike on all sites; None where none was checked."""
+        """Whether all checked rounds had equal checksums; None where none was checked."""
         return not self.disputes if self.checked_rounds else None
 
     @property
     def link_bytes(self) -> dict[tuple[int, int], int]:
-        """Payload each link carried in the whole run, bytes, by (source, target)."""
+        """Each link's payload in the whole run, bytes, by (source, target)."""
         return {
             pair: sum(sample.payload_bytes for sample in samples)
             for pair, samples in self.links.items()
@@ -289,7 +289,7 @@ class RunSummary:
 
 
 def observed(runs: Iterable[RunSummary]) -> str:
-    """Return the word for how these runs' figures were got: measured, simulated, or either."""
+    """Return the word for the source of these runs' figures: measured, simulated, or either."""
     words = sorted({"simulated" if run.simulated else "measured" for run in runs})
     return " or ".join(words) or "measured"
 
@@ -298,13 +298,14 @@ Kind = TypeVar("Kind", bound=Event | UnknownEvent)
 
 
 def summarise(events: Iterable[Event | UnknownEvent]) -> RunSummary:
-    """Sum a run up.
+    """Summarise a run.
 
     Args:
-        events: as read from its log, from the first one on; it may end anywhere.
+        events: as read from its log, from the first event on; they may end anywhere.
 
     Raises:
-        ValueError: the events do not begin with `RunStarted`, or there is none.
+        ValueError: there are no events, they do not begin with `RunStarted`, or they hold a second
+            one.
     """
     events = iter(events)
     started = next(events, None)
@@ -325,7 +326,7 @@ def summarise(events: Iterable[Event | UnknownEvent]) -> RunSummary:
         return by_kind[kind]
 
     end = of(RunEnded)[-1] if of(RunEnded) else None
-    # A site's clock may be wrong; the scheduler's, which tells the end, is right.
+    # A site's clock may be wrong; the scheduler's clock, which dates the end, is right.
     total_s = end.at_s if end else max((event.at_s for event in events), default=0.0)
     done, completed, returned = _rounds(events, len(started.sites))
     checksums = _checksums(done)
@@ -416,7 +417,7 @@ def _rounds(
             case SiteLost():
                 lost.add(event.site)
                 present.discard(event.site)
-                concerned = done  # the others may have waited for this site only
+                concerned = done  # rounds may have lacked only this site
         if present:
             completed.update(number for number in concerned if present <= done[number].keys())
     return done, sorted(completed), tuple(returned)
@@ -445,13 +446,13 @@ def _by_link(events: Sequence[OfLink]) -> dict[tuple[int, int], tuple[OfLink, ..
 
 
 def _accuracy(evaluated: Sequence[Evaluated], completed: Done) -> tuple[AccuracyPoint, ...]:
-    # Where models differ between rounds it is the steps that are compared.
+    # Where models differ between rounds, points are for equal steps.
     by_number: defaultdict[int, list[Evaluated]] = defaultdict(list)
     for event in evaluated:
         by_number[event.round if event.step is None else event.step].append(event)
     points = []
     for number, group in sorted(by_number.items()):
-        # The scheduler's clock tells when a round was completed; a site's clock may be wrong.
+        # The scheduler's clock dates a completed round; a site's clock may be wrong.
         is_round = number in completed and group[0].step is None
         told = completed[number].values() if is_round else group
         accuracy = fmean(event.accuracy for event in group)
@@ -476,7 +477,7 @@ def _class_means(told: Sequence[Sequence[float | None]]) -> tuple[float | None, 
 
 
 def _checksums(done: Done) -> dict[int, dict[int, int]]:
-    """Return the checksums of each round that two sites or more gave one for, by site."""
+    """Return each round's checksums by site, for rounds with checksums of two sites or more."""
     found = {
         number: {
             site: each.checksum
@@ -489,7 +490,7 @@ def _checksums(done: Done) -> dict[int, dict[int, int]]:
 
 
 def _dissenters(checksums: Mapping[int, int]) -> tuple[int, ...]:
-    """Return the sites whose checksum is not the commonest; of equals the lowest site's is."""
+    """Return the sites whose checksum is not the commonest; in a tie, the lowest site's is."""
     # Counter keeps the order of first sight, and max returns the first of equals.
     votes = Counter(checksums.values())
     right = max(votes, key=lambda checksum: votes[checksum])
@@ -497,14 +498,14 @@ def _dissenters(checksums: Mapping[int, int]) -> tuple[int, ...]:
 
 
 def _wait(number: int, done: Mapping[int, RoundDone]) -> Wait:
-    """Follow the sites' pointers back from the one that finished last."""
+    """Follow ``waited_for`` back from the site that finished last."""
     last = at = _last(done)
     sites, tree = [last.site], None
     while at.waited_for is not None and at.waited_for not in sites:
         sites.append(at.waited_for)
         tree = at.tree
         before = done.get(at.waited_for)
-        # One that has the result of an earlier attempt only says nothing of this one.
+        # A site with the result of an earlier attempt only reports nothing of this attempt.
         if before is None or before.version != last.version:
             break
         at = before

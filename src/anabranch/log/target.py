@@ -1,4 +1,4 @@
-"""When a run has reached its target accuracy or loss, where sites' models may differ. Pure."""
+"""Decides when a run has reached its target accuracy or loss; sites' models may differ. Pure."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from statistics import fmean
 
 from anabranch.log.events import Evaluated, ReachedBy
 
-_ROUNDING = 1e-9  # nine times 0.9 have a mean that is 1e-16 less
+_ROUNDING = 1e-9  # the mean of nine times 0.9 is 1e-16 less
 
 
 class Target:
-    """Follows what sites see of their models.
+    """Follows the sites' evaluations of their models.
 
-    Where all have the same model one site looks at it, and there is nothing to choose.
+    Where all sites have the same model, one site evaluates it, and ``reached_by`` does not matter.
 
     Args:
         value: the target: an accuracy in (0, 1], or a loss.
-        reached_by: whether it is reached once the first site's model does, the mean over the sites'
-            latest, or each of these.
-        sites: how many look at models of their own.
-        is_loss: whether the value is a loss, so that smaller ones are better. NaN is never better.
+        reached_by: ``first``: one site's value reaches it. ``mean``: the mean of the sites' latest
+            values does. ``all``: each of these does.
+        sites: how many sites evaluate their own models.
+        is_loss: whether the value is a loss, so that smaller is better. NaN is never better.
 
     >>> two = Target(0.9, "mean", sites=2)
     >>> told = [(0, 0.95), (1, 0.8), (1, 0.86)]
@@ -38,13 +38,13 @@ class Target:
         self._latest: dict[int, float] = {}
 
     def lost(self, site: int) -> bool:
-        """Count a site no longer that the run goes on without; return as ``is_reached``."""
+        """Remove a lost site and its value; return whether the target is reached now."""
         self._latest.pop(site, None)
         self._sites -= 1
         return self._is_reached_by_all()
 
     def left(self, site: int) -> bool:
-        """Count a site no longer that has left, unless it has told of its model.
+        """Remove a site that has left, unless it has reported a value.
 
         Returns:
             Whether the target is reached now.
@@ -55,25 +55,25 @@ class Target:
         return self._is_reached_by_all()
 
     def joined(self, site: int) -> None:
-        """Count a site that has come, or has come back."""
+        """Count a site that has joined, unless its value still counts."""
         if site not in self._latest:
             self._sites += 1
 
     def is_reached(self, seen: Evaluated) -> bool:
-        """Take note of what a site has seen; return whether the target is reached now."""
+        """Record a site's evaluation; return whether the target is reached now."""
         if seen.step is None:
             return self._suffices(seen.accuracy)
         return self.is_reached_by(seen.site, seen.accuracy)
 
     def is_reached_by(self, site: int, seen: float) -> bool:
-        """Take note of the accuracy or loss of a site's own model; return as ``is_reached``."""
+        """Record the value of a site's own model; return whether the target is reached now."""
         self._latest[site] = seen
         if self._reached_by == "first":
             return self._suffices(seen)
         return self._is_reached_by_all()
 
     def _is_reached_by_all(self) -> bool:
-        """Return whether the sites have all told, and suffice; not where the first one counts."""
+        """Return whether all sites have reported and their values suffice; False for ``first``."""
         if self._reached_by == "first" or not self._latest or len(self._latest) < self._sites:
             return False
         found = self._latest.values()

@@ -1,8 +1,7 @@
 """The terminal: the only module that draws with rich.
 
-rich reads square brackets as markup and `:on:` as an emoji, and passes ESC on. What is shown here
-is users' text for the greater part, so nothing is read so: a `Terminal` takes every string as it
-is, and what this module makes of strings holds them as they are.
+rich reads square brackets as markup and `:on:` as an emoji, and passes ESC on. Most strings here
+are users' text, so neither a `Terminal` nor this module's tables and trees interpret a string.
 """
 
 from __future__ import annotations
@@ -22,29 +21,29 @@ from rich.tree import Tree
 
 from anabranch._text import visible
 
-_WIDEST = 120  # of rows that are printed one by one, characters
-_NUMBER_WIDTH = 8  # of their columns of numbers
+_WIDEST = 120  # characters of a row in `Rows`
+_NUMBER_WIDTH = 8  # characters of a column of numbers in `Rows`
 
 
 class Terminal(Console):
-    """Where commands print: strings, and what this module makes; a file, where there is none."""
+    """The output of commands: prints strings and this module's tables, to a terminal or a file."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{**options, "markup": False, "emoji": False})
 
     def render_str(self, text: str, **how: Any) -> Text:
-        """Return a string as it is shown; rich calls this for each."""
+        """Return a string as literal text; rich calls this for each string."""
         return super().render_str(visible(text), **{**how, "markup": False, "emoji": False})
 
     @contextmanager
     def working(self, title: str) -> Iterator[Callable[[str], None]]:
-        """Show a title and that work goes on, while a block lasts; yield what changes the title."""
+        """Show a title and a spinner during a block; yield a function that changes the title."""
         with self.status(shown(title)) as status:
             yield lambda title: status.update(shown(title))
 
 
 def shown(text: str, style: str = "") -> Text:
-    """Return a string as it is shown, in one of rich's styles."""
+    """Return a string as literal text, in one of rich's styles."""
     return Text(visible(text), style)
 
 
@@ -82,12 +81,12 @@ def table(
 
 
 class Rows:
-    """A table whose rows are printed as they come, in columns that were wide enough before.
+    """A table that prints its rows one by one, in columns of fixed width.
 
     Args:
         terminal: where to print.
         headings: one for each column.
-        numbers: the columns to set flush right; the others share the width that these leave.
+        numbers: the columns to set flush right; the others share the remaining width.
     """
 
     def __init__(
@@ -126,10 +125,10 @@ class Rows:
 
 
 class Branch:
-    """A tree, or a branch of one, as lines below its own.
+    """A tree, or a branch of one: a line, and its branches below.
 
     Args:
-        text: its own line.
+        text: the line.
         style: of that line.
     """
 
@@ -147,11 +146,11 @@ class Branch:
 
 
 class Bar:
-    """A progress bar with a table below it, drawn in place; nothing where there is no terminal.
+    """A progress bar with a table below it, drawn in place; it draws nothing into a file.
 
     Args:
         title: beside the bar.
-        unit: what is counted.
+        unit: the noun of the counts.
         terminal: where to draw.
     """
 
@@ -185,12 +184,12 @@ class Bar:
     def show(
         self, done: int, total: int, more: str = "", left: str = "", below: Table | None = None
     ) -> None:
-        """Draw how far it is.
+        """Draw the bar.
 
         Args:
-            done, total: how many of the unit.
-            more: after the unit.
-            left: how long it should take still, in words.
+            done, total: counts of the unit.
+            more: text after the unit.
+            left: the time left, in words.
             below: a table under the bar.
         """
         self._progress.update(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-NONE = "\N{EN DASH}"  # stands for a number that does not exist
+NONE = "\N{EN DASH}"  # for a missing number
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 
@@ -85,7 +85,7 @@ def buffers(load: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number of things.
+    """Return a count with its noun.
 
     >>> count(1, "round"), count(1200, "round")
     ('1 round', '1,200 rounds')
@@ -94,7 +94,7 @@ def count(number: int, noun: str) -> str:
 
 
 def tally(counts: Mapping[str, int]) -> str:
-    """Return how many of each.
+    """Return counts with their names.
 
     >>> tally({"DuplicateMessage": 2, "OversizedMessage": 1})
     '2 × DuplicateMessage, 1 × OversizedMessage'
