@@ -1,4 +1,4 @@
-"""The commands of sites and schedulers. Each reads its input, calls the rooms, and prints."""
+"""The commands of sites and schedulers. Each reads its input, calls other packages, and prints."""
 
 # In the order in which the commands are listed.
 from anabranch.cli import _scheduler  # isort: skip  # noqa: F401

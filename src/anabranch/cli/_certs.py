@@ -1,4 +1,4 @@
-"""``anabranch certs``: an authority of one's own, and a certificate for each process of a group."""
+"""``anabranch certs``: a private authority, and a certificate for each process of a group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _CLOCKS_DIFFER = datetime.timedelta(hours=1)
 _MOST_DAYS = 36_500
-_AUTHORITY = 10  # times as long as a certificate that it is made for
+_AUTHORITY = 10  # times as long as the first certificates
 
 
 @app.command()
@@ -33,7 +33,7 @@ def certs(
     """Make an authority and certificates for a scheduler and its sites, for mutual TLS.
 
     Give each machine ca.pem, and the .pem and .key of the process that runs there. Keep ca.key: a
-    later call uses it again, for more sites or to renew what runs out. The authority lasts ten
+    later call uses it again, for more sites or to renew certificates. The authority lasts ten
     times as long as the first certificates.
     """
     try:
@@ -62,7 +62,8 @@ def _authority(folder: Path, days: int) -> _Pair:
     """Return the folder's authority, a new one if it has none.
 
     Raises:
-        typer.BadParameter: it has half of one, or one that ends before these days do.
+        typer.BadParameter: the folder lacks the key or the certificate, the key is another
+            program's, or the authority expires earlier than in ``days``.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -96,7 +97,7 @@ def _authority(folder: Path, days: int) -> _Pair:
 
 
 def _certificate(identity: str, days: int, authority: _Pair | None) -> _Pair:
-    """Return a certificate and its key; its own authority, where that is None."""
+    """Return a certificate and its key; a self-signed authority where ``authority`` is None."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,4 +1,4 @@
-"""The command that is a group's scheduler."""
+"""``anabranch scheduler``: a group's scheduler."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def _service(
     updates: int,
     model_mb: float | None,
 ) -> Service:
-    """Return what a group is served with, as options say."""
+    """Return a group's settings from the options."""
     from anabranch.group import Service
     from anabranch.group.group_file import UNKNOWN_BPS, complete
     from anabranch.scheduler.awareness import Passive

@@ -1,4 +1,4 @@
-"""``anabranch status``: how a scheduler's run stands."""
+"""``anabranch status``: the status of a scheduler's run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def status(
         float, typer.Option(help="Seconds to wait for the answer.", min=0.1)
     ] = 10.0,
 ) -> None:
-    """Show a running scheduler's sites, the sites it waits for, and how far it is."""
+    """Show a running scheduler's sites, the sites it waits for, and its progress."""
     from anabranch.net.frames import CONTROL_LIMITS
     from anabranch.scheduler.asking import ask
 
@@ -64,7 +64,7 @@ def status(
 
 
 def _credentials(folder: Path) -> Credentials:
-    """Return the credentials of the one process, or the first, whose files a folder has."""
+    """Return the credentials of the first process, by name, whose key a folder has."""
     names = sorted(key.stem for key in folder.glob("*.key") if key.stem != "ca")
     if not names:
         raise typer.BadParameter(f"--tls {folder}: there is no key of a site or a scheduler")

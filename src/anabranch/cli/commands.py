@@ -1,9 +1,9 @@
 """The Typer application, its commands from other packages, and its exit codes.
 
-A package adds its commands by an entry point of the group `anabranch.commands`: it names a module
-that registers them with `app`.
+A package adds its commands by an entry point of the group `anabranch.commands`. The entry point
+names a module that registers them with `app`.
 
-Exit codes: 0 all went well, 1 a run failed, 2 bad input or a library is missing, 130 interrupted.
+Exit codes: 0 success, 1 a run failed, 2 bad input or a library is missing, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from anabranch.overlay import Overlay
 
 
 class _Commands(TyperGroup):
-    """The commands; what is wrong with their arguments is told without control characters."""
+    """The commands; errors of their arguments are printed without control characters."""
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         with _visible_errors():
@@ -43,7 +43,7 @@ class _Commands(TyperGroup):
 def _visible_errors() -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # typer has errors of arguments, whose base it does not export
+    except Exception as error:  # typer does not export the base class of its argument errors
         if isinstance(message := getattr(error, "message", None), str):
             error.message = visible(message)  # type: ignore[attr-defined]
         raise
@@ -60,13 +60,13 @@ app = typer.Typer(
 console = Terminal() if sys.stdout.isatty() else Terminal(width=120)  # files have no width
 
 
-# Libraries of the extra `lab`: a command that needs one says what to install.
+# Libraries of the extra `lab`: where one is missing, the error says what to install.
 _LAB_LIBRARIES = "jinja2", "markupsafe", "networkx", "plotly", "pooch", "safetensors", "sklearn"
 
 
 def main() -> NoReturn:
     """Run the command line."""
-    # A scheduler starts without loading the lab.
+    # The runtime's own commands start without an import of the lab.
     if not sys.argv[1:] or sys.argv[1] not in {*_own_commands(), "--version"}:
         _load_others()
     run(app)
@@ -96,7 +96,7 @@ def _own_commands() -> Iterator[str]:
 
 
 def _load_others() -> None:
-    """Import what other packages' entry points name; that registers their commands."""
+    """Import the modules of other packages' entry points; that registers their commands."""
     for each in entry_points(group="anabranch.commands"):
         each.load()
 
@@ -122,7 +122,7 @@ def _options(
 
 
 def tell_of(overlay: Overlay) -> None:
-    """Print where an overlay's figures come from, and which of them are doubtful."""
+    """Print the sources of an overlay's figures, and doubtful figures."""
     for sentence in overlay.provenance:
         console.print(sentence, soft_wrap=True)
     for doubt in overlay.doubts:
@@ -131,7 +131,7 @@ def tell_of(overlay: Overlay) -> None:
 
 @contextmanager
 def ending_on_interrupt() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end what the block does in good order, and then this command."""
+    """Make Ctrl-C and SIGTERM end the block in good order, and then this command."""
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         yield
@@ -141,7 +141,7 @@ def ending_on_interrupt() -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Do what Ctrl-C does: an event loop that runs is asked to end, and drops nothing."""
+    """Do what Ctrl-C does: ask a running event loop to end in good order."""
     on_ctrl_c = signal.getsignal(signal.SIGINT)
     if not callable(on_ctrl_c):  # a shell's background jobs ignore it
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""What the commands that are one process of a run or a group have in common."""
+"""Options and checks shared by commands that run one process of a run or a group."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ StdinOption = Annotated[bool, typer.Option(hidden=True)]
 
 
 def tell_doubts(overlay: Overlay, doubts: Sequence[str], tell: Callable[[Line], None]) -> None:
-    """Say where an overlay's figures come from, and which values are doubtful."""
+    """Write the sources of an overlay's figures, and doubtful figures."""
     for sentence in overlay.provenance:
         tell(Line("overlay", sentence))
     for doubt in (*overlay.doubts, *doubts):
@@ -84,7 +84,11 @@ def tell_doubts(overlay: Overlay, doubts: Sequence[str], tell: Callable[[Line], 
 
 
 def credentials(folder: Path | None, identity: str) -> Credentials | None:
-    """Return what a process shows and checks by TLS; None without a folder of certificates."""
+    """Return a process's TLS credentials; None without a folder of certificates.
+
+    Raises:
+        typer.BadParameter: the folder's files are not usable.
+    """
     if folder is None:
         return None
     found = Credentials(folder, identity)
@@ -96,12 +100,12 @@ def credentials(folder: Path | None, identity: str) -> Credentials | None:
 
 
 def listening(at: Address) -> None:
-    """Print where sites join, for the program that has started the scheduler."""
+    """Print the scheduler's address, for the program that has started it."""
     say(show(at))
 
 
 def sayer(log_format: str, to: TextIO) -> Callable[[Line], None]:
-    """Return what writes lines for people, or for machines that collect them."""
+    """Return a function that writes lines as text for people, or as logfmt for machines."""
     if log_format not in ("auto", "text", "logfmt"):
         raise typer.BadParameter(f"--log-format {log_format}: give auto, text or logfmt")
     if log_format == "text" or (log_format == "auto" and to.isatty()):
@@ -124,10 +128,10 @@ def check_standby(standby: bool, journal: Path | None, listen: Address) -> None:
 
 
 def metrics_at(text: str) -> Address:
-    """Return where metrics are to be found: on this machine, unless asked otherwise.
+    """Return the address of the metrics; a port alone is on this machine only.
 
     Raises:
-        typer.BadParameter: that is no address, or prometheus-client is not installed.
+        typer.BadParameter: the text is no address, or prometheus-client is not installed.
     """
     if find_spec("prometheus_client") is None:
         raise typer.BadParameter(
@@ -140,7 +144,7 @@ def metrics_at(text: str) -> Address:
 
 
 def watching(progress_every_s: float, metrics: str | None) -> Watching:
-    """Return what people and machines see of a run, as options say."""
+    """Return how to report on a run: its progress lines and its metrics."""
     return Watching(progress_every_s or None, None if metrics is None else metrics_at(metrics))
 
 
@@ -156,7 +160,11 @@ def token_given() -> str:
 
 
 def address_given(text: str, insecure: bool) -> Address:
-    """Return an address; off this machine only where that is allowed."""
+    """Return an address; off this machine only if ``insecure``.
+
+    Raises:
+        typer.BadParameter: the text is no address, or the address is not allowed.
+    """
     try:
         address = parse(text)
     except ValueError as error:
@@ -166,7 +174,7 @@ def address_given(text: str, insecure: bool) -> Address:
 
 
 def check_host(host: str, insecure: bool) -> None:
-    """Check that a host is on this machine, or that others are allowed.
+    """Check that a host is on this machine, or that ``insecure`` allows others.
 
     Raises:
         typer.BadParameter: it is off this machine; says what to give.
@@ -180,7 +188,11 @@ def check_host(host: str, insecure: bool) -> None:
 
 
 def value_of(option: str, text: str, known: Mapping[str, type[_T]]) -> _T:
-    """Return what KIND or KIND,KEY=VALUE,... stands for, keys as scenario files spell them."""
+    """Return the value for KIND or KIND,KEY=VALUE,...; keys are those of scenario files.
+
+    Raises:
+        typer.BadParameter: an unknown kind, or a key or value that the kind does not take.
+    """
     kind, *given = text.split(",")
     if kind not in known:
         near = nearest(kind, known) or f"give one of {listed(known)}"
