@@ -82,5 +82,5 @@ def test_an_authority_that_has_ended_signs_nothing(tmp_path: Path) -> None:
     authority = _certificate("anabranch:authority", 0, None)
     _write(tmp_path, "ca", *authority)
     said = refused(tmp_path)
-    assert "begin anew" in said
+    assert "make new certificates" in said
     assert "at most" not in said

@@ -504,7 +504,7 @@ def test_a_site_that_joins_later_gets_the_state_of_averages(how: dict[str, Any])
         ({"every": Moved(by=-1.0)}, "every: by: must be a number > 0, not -1.0"),
         ({"every": 4, "outer": 0.7}, "outer is a float, must be anabranch.Outer"),
         ({"every": 4, "outer": Outer(momentum=1.5)}, "outer.momentum: must be a number < 1"),
-        ({"every": 4, "delay": 5}, "delay: the next average begins 4 steps after one"),
+        ({"every": 4, "delay": 5}, "delay: averages begin every 4 steps"),
         ({"every": 4, "delay": -1}, "delay: must be an integer >= 0, not -1"),
         ({"every": 4, "delay": 0.5}, "delay is 0.5, must be an integer"),
         ({"every": 4, "fragments": 3}, "fragments: each of 3 fragments has its turn once"),

@@ -197,9 +197,9 @@ def test_ssp_without_a_lead_lets_go_on_when_bsp_does(seed: int) -> None:
 def test_a_worker_out_of_place_is_named(pace: Pace) -> None:
     rule = pace.rule()
     rule.join(3, 0.0)
-    with pytest.raises(ValueError, match="worker 3 joins, but takes part"):
+    with pytest.raises(ValueError, match="worker 3 joins, but has joined"):
         rule.join(3, 1.0)
-    with pytest.raises(ValueError, match="worker 4 leaves, but does not"):
+    with pytest.raises(ValueError, match="worker 4 leaves, but has not"):
         rule.leave(4, 1.0)
     with pytest.raises(ValueError, match="worker 4 pushes an update that was not"):
         rule.push(4, 1.0)

@@ -55,7 +55,7 @@ def test_news_are_more_steps_of_other_sites_alone() -> None:
 @pytest.mark.parametrize("known", [(0, 0), (0, 0, 0, 0), (0, -1, 0), (0, 0, FINISHED + 1)])
 def test_a_clock_that_cannot_be_is_refused_and_changes_nothing(known: tuple[int, ...]) -> None:
     clock = VectorClock(0, sites=3)
-    with pytest.raises(ValueError, match=f"a clock of {len(known)} sites, of 3"):
+    with pytest.raises(ValueError, match=f"a clock of {len(known)} sites, must hold 3"):
         clock.hear(known)
     assert clock.known == (0, 0, 0)
     assert clock.hear((0, FINISHED, 0))

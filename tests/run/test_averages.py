@@ -172,7 +172,7 @@ def test_processes_average_as_the_simulation_does(tmp_path: Path) -> None:
         ),
         (
             'period = {kind = "every", steps = 4}\naverage = {delay = 5}',
-            "average.delay: the next average begins 4 steps after",
+            "average.delay: averages begin every 4 steps",
         ),
         (
             'period = {kind = "moved", by = 0.1}\nsimulation = {tensors = "sizes"}',

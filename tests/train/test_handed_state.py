@@ -205,7 +205,7 @@ def test_bytes_that_are_no_description_are_refused_by_the_same_name(skeleton: by
 
 def test_a_description_of_other_tensors_than_the_sites_agree_on_is_refused() -> None:
     agreed = Packed({"w": np.zeros(3)}).shape
-    with pytest.raises(UnreadableState, match="its tensors are not those that it names"):
+    with pytest.raises(UnreadableState, match="its tensors do not match its digest"):
         Unpacked(StateDescription(agreed, Packed({"w": np.zeros(4)}).skeleton, ""))
 
 
@@ -217,9 +217,9 @@ def test_a_description_that_is_too_long_is_refused() -> None:
 
 @pytest.mark.parametrize("said", [None, [], [1, 2, 3], [b"", b""], {"shape": 1}])
 def test_what_is_said_of_a_state_is_read_or_refused(said: Any) -> None:
-    with pytest.raises(UnreadableState, match="what it says of its state cannot be read"):
+    with pytest.raises(UnreadableState, match="its description of its state cannot be read"):
         read_description(msgspec.msgpack.encode(said))
-    with pytest.raises(UnreadableState, match="what it says of its state cannot be read"):
+    with pytest.raises(UnreadableState, match="its description of its state cannot be read"):
         read_description(b"")
     assert (
         read_description(msgspec.msgpack.encode([b"shape", b"skeleton", ""])).skeleton

@@ -73,9 +73,8 @@ def _authority(folder: Path, days: int) -> _Pair:
     if certificate.exists() != key.exists():
         there, gone = (certificate, key) if certificate.exists() else (key, certificate)
         raise typer.BadParameter(
-            f"{there} is there, and {gone.name}, without which no more certificates of this "
-            "authority can be made, is not; put it back, or begin anew with another --out, with "
-            "certificates for all"
+            f"{there} exists, and {gone.name} does not: this authority needs both to make more "
+            "certificates; put it back, or make new certificates for all with another --out"
         )
     if certificate.exists():
         loaded = load_pem_private_key(key.read_bytes(), None)
@@ -87,8 +86,8 @@ def _authority(folder: Path, days: int) -> _Pair:
             fewer = f"give at most {left.days}, or " if left.days > 0 else ""
             raise typer.BadParameter(
                 f"--days {days}: the authority {certificate} ends on "
-                f"{authority.not_valid_after_utc:%Y-%m-%d}; {fewer}begin anew with another --out, "
-                "with certificates for all"
+                f"{authority.not_valid_after_utc:%Y-%m-%d}; {fewer}make new certificates for all "
+                "with another --out"
             )
         return authority, loaded
     pair = _certificate("anabranch:authority", _AUTHORITY * days, None)

@@ -53,8 +53,7 @@ def scheduler(
     group: Annotated[
         Path | None,
         typer.Option(
-            help="A TOML file of all that a group is served with, by a scenario's keys, in place "
-            "of options."
+            help="A TOML file of the group's settings, with a scenario's keys, instead of options."
         ),
     ] = None,
     overlay: Annotated[
@@ -74,56 +73,55 @@ def scheduler(
     ] = "",
     measure: Annotated[
         bool,
-        typer.Option(help="Take all links for equal until they are measured."),
+        typer.Option(help="Assume that all links are equal until they are measured."),
     ] = False,
     keep_plan: Annotated[
         bool,
         typer.Option(
             "--keep-plan",
-            help="With --overlay: its rates are facts, so that no link is measured and the first "
-            "plan stays.",
+            help="With --overlay: trust its rates; measure no link, and keep the first plan.",
         ),
     ] = False,
     links_bps: Annotated[
         float | None,
         typer.Option(
-            help="With --sites: the rate of every link, which then counts, and is not measured.",
+            help="With --sites: the rate of every link; links are not measured then.",
             min=1.0,
         ),
     ] = None,
     pace: Annotated[
         str | None,
         typer.Option(
-            help=f"Of a group whose roots serve the model: {listed(_PACES)}; with parameters, as "
-            "ssp,lead=3."
+            help=f"The pace of a group whose roots serve the model: {listed(_PACES)}; with "
+            "parameters, as ssp,lead=3."
         ),
     ] = None,
     updates: Annotated[
-        int, typer.Option(help="How many each worker makes, where the model is served.", min=1)
+        int, typer.Option(help="With --pace: updates that each worker makes.", min=1)
     ] = 1,
     model_mb: Annotated[
         float | None,
         typer.Option(
-            help="With --pace: the model's size in megabytes, which its route is planned for.",
+            help="With --pace: the model's size in megabytes, for the plan of its route.",
             min=1e-6,
         ),
     ] = None,
     on_loss: Annotated[
         str,
         typer.Option(
-            help="What becomes of a group's exchanges when a site or link is lost: complete them "
-            "among those left, retry them from the beginning, or abort."
+            help="When a site or link is lost: complete the group's exchanges among the other "
+            "sites, retry them from the beginning, or abort the group."
         ),
     ] = "complete",
     on_error: Annotated[
         str,
         typer.Option(
-            help="What becomes of a group when an exception, or Ctrl-C, ends a site's part: lose "
-            "that site, as if it had died, or abort."
+            help="When an exception, or Ctrl-C, ends a site's part: lose that site, as if it had "
+            "died, or abort the group."
         ),
     ] = "lose",
     least_sites: Annotated[
-        int, typer.Option(help="With fewer sites left than these, a group ends.", min=1)
+        int, typer.Option(help="With fewer sites left, a group ends.", min=1)
     ] = 2,
     begin_with: Annotated[
         int | None,
@@ -136,24 +134,24 @@ def scheduler(
     away: Annotated[
         float | None,
         typer.Option(
-            help="With --journal: seconds that sites of a group wait for a scheduler that is gone "
-            "to be started again, at least; 60 if not given.",
+            help="With --journal: at least how many seconds a group's sites wait for a restart of "
+            "a lost scheduler; 60 if not given.",
             min=0.1,
         ),
     ] = None,
     stillness: Annotated[
         float,
         typer.Option(
-            help="Seconds that a group's site may say nothing while its machine answers, at least: "
-            "as when one call holds its interpreter's lock.",
+            help="At least how many seconds a group's site may be silent while its machine "
+            "answers, as when one call holds its interpreter's lock.",
             min=0.1,
         ),
     ] = STILLNESS_S,
     silence: Annotated[
         float | None,
         typer.Option(
-            help="Seconds of silence, at least, after which a site or link of a group is lost; "
-            "2 if not given, where the others go on without it.",
+            help="At least how many seconds of silence lose a site or link of a group; 2 if not "
+            "given, where the others continue without it.",
             min=0.5,
         ),
     ] = None,
@@ -195,7 +193,7 @@ def scheduler(
         usual = updates, on_loss, on_error, least_sites, begin_with, silence, away, stillness
         if any(said) or usual != (1, "complete", "lose", 2, None, None, None, STILLNESS_S):
             raise typer.BadParameter(
-                f"--group {group}: the file says it all; leave the options out that it has keys for"
+                f"--group {group}: leave out the options that a group file has keys for"
             )
         service = _from_file(group)
     asked = "--begin-with" if group is None else f"--group {group}: begin_with"
@@ -263,7 +261,7 @@ def _service(
     from anabranch.scheduler.deal import ByShare
 
     if overlay is not None and sites is not None:
-        raise typer.BadParameter("--sites is not with --overlay, which names its sites itself")
+        raise typer.BadParameter("--sites is not for --overlay, whose file names the sites")
     if overlay is None and sites is None:
         raise typer.BadParameter(
             "give --overlay FILE, --sites NAME,NAME,... or --group FILE; a scenario's scheduler is "

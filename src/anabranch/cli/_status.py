@@ -22,8 +22,8 @@ def status(
     token: Annotated[
         str | None,
         typer.Option(
-            help="The run's shared secret; $ANABRANCH_TOKEN if not given, which other users of "
-            "this machine cannot read."
+            help="The run's shared secret; $ANABRANCH_TOKEN if not given. Other users of this "
+            "machine cannot read that variable."
         ),
     ] = None,
     tls: Annotated[
@@ -36,7 +36,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")] = False,
     stack: Annotated[
         str | None,
-        typer.Option(metavar="SITE", help="Also where this site's Python threads are right now."),
+        typer.Option(metavar="SITE", help="Also print the stacks of this site's Python threads."),
     ] = None,
     patience: Annotated[
         float, typer.Option(help="Seconds to wait for the answer.", min=0.1)

@@ -43,16 +43,16 @@ ListenOption = Annotated[str, typer.Option(help="host:port; port 0 takes a free 
 JournalOption = Annotated[
     Path | None,
     typer.Option(
-        help="A file by which a scheduler that was killed or stopped (SIGTERM), and is started "
-        "again with the same options, finds its sites. Not where the model is served, sites "
-        "gossip, or a loss ends the run."
+        help="A file by which a restarted scheduler finds its sites, after it was killed or "
+        "stopped (SIGTERM). Restart it with the same options. Not where the model is served, "
+        "sites gossip, or a loss ends the run."
     ),
 ]
 StandbyOption = Annotated[
     bool,
     typer.Option(
-        help="Wait while another scheduler has the journal, and go on when it is gone; with "
-        "the same options, and a port in --listen."
+        help="Wait while another scheduler has the journal, and take over when that one is gone; "
+        "with the same options, and a port in --listen."
     ),
 ]
 ProgressOption = Annotated[
@@ -69,7 +69,7 @@ MetricsOption = Annotated[
     str | None,
     typer.Option(
         help="host:port where Prometheus finds metrics, at /metrics; a port alone is on this "
-        "machine only. All that reach it may read them."
+        "machine only. Any host that reaches it may read them."
     ),
 ]
 StdinOption = Annotated[bool, typer.Option(hidden=True)]

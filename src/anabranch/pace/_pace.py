@@ -146,13 +146,13 @@ class Workers:
     def join(self, worker: int) -> None:
         """Add a worker to those that wait."""
         if worker in self:
-            raise ValueError(f"worker {worker} joins, but takes part already")
+            raise ValueError(f"worker {worker} joins, but has joined already")
         self.waiting[worker] = None
 
     def leave(self, worker: int) -> None:
         """Forget a worker."""
         if worker not in self:
-            raise ValueError(f"worker {worker} leaves, but does not take part")
+            raise ValueError(f"worker {worker} leaves, but has not joined")
         self.computing.discard(worker)
         self.waiting.pop(worker, None)
 

@@ -61,7 +61,10 @@ class VectorClock:
             ValueError: the clock has another number of sites, or a step count out of range.
         """
         if len(known) != len(self._steps) or not all(0 <= each <= FINISHED for each in known):
-            raise ValueError(f"a clock of {len(known)} sites, of {len(self._steps)}: {known}")
+            raise ValueError(
+                f"a clock of {len(known)} sites, must hold {len(self._steps)} step counts in "
+                f"0..{FINISHED}: {known}"
+            )
         before = [*self._steps]
         for site, steps in enumerate(known):
             if site != self._site:

@@ -66,7 +66,7 @@ def cycle(problem: ForestProblem, plan: Plan) -> Cycle:
     (2.0, 6.0, 7.0, 8.0, 2.0)
     """
     if len(plan.trees) != 1:
-        raise PlanError(f"a cycle is one tree's, the plan has {len(plan.trees)}; give a plan each")
+        raise PlanError(f"the plan has {len(plan.trees)} trees; give a plan of one tree")
     (tree,) = plan.trees
     is_served = tree.root == problem.server and tree.root not in problem.compute_s
     if idle := plan.members - problem.compute_s.keys() - ({tree.root} if is_served else set()):

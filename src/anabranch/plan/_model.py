@@ -127,8 +127,9 @@ class Plan:
 
     Raises:
         PlanError: no tree, trees of different sizes, shares that do not sum to 1, a route that
-            is no simple path over relays between sites of the plan, or an auxiliary path that is
-            no simple path, or is the primary or another auxiliary path of its pair.
+            is no simple path over relays, an auxiliary path that is no simple path or is the
+            primary or another auxiliary path of its pair, or groups that share a worker or a
+            version, or have other roots or shares.
     """
 
     version: int
@@ -162,7 +163,7 @@ class Plan:
     def _check_groups(self) -> None:
         workers = [worker for group in self.groups for worker in group.workers]
         if len({*workers}) < len(workers):
-            raise PlanError(f"groups hold workers {sorted(workers)}: each worker is in one")
+            raise PlanError(f"groups hold workers {sorted(workers)}; put each worker in one group")
         versions = {self.version, *(group.plan.version for group in self.groups)}
         if len(versions) <= len(self.groups):
             raise PlanError(f"the plans of groups need versions of their own, not {versions}")

@@ -75,9 +75,8 @@ class Packed:
             raise ValueError(f"the state cannot be handed on: {error}") from None
         if len(self.skeleton) > MOST_DESCRIBED_BYTES:
             raise ValueError(
-                f"what describes the state, and all in it that is no tensor, has "
-                f"{len(self.skeleton)} bytes, at most {MOST_DESCRIBED_BYTES} are handed on; make "
-                "tensors of long lists"
+                f"the state without its tensors has {len(self.skeleton)} bytes, and at most "
+                f"{MOST_DESCRIBED_BYTES} can be handed on; make tensors of long lists"
             )
         self.shape = _digest(described)
 
@@ -245,7 +244,7 @@ def read_description(said: bytes) -> StateDescription:
     try:
         return msgspec.msgpack.decode(said, type=StateDescription)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise UnreadableState(f"what it says of its state cannot be read: {error}") from None
+        raise UnreadableState(f"its description of its state cannot be read: {error}") from None
 
 
 class Unpacked:
@@ -273,7 +272,7 @@ class Unpacked:
         try:
             self._described = msgspec.msgpack.decode(told.skeleton, type=_Node)
             if _digest(msgspec.msgpack.decode(told.skeleton)) != told.shape:
-                raise ValueError("its tensors are not those that it names")
+                raise ValueError("its tensors do not match its digest")
             self._prepare(self._described, _MOST_DEEP)
         except (msgspec.DecodeError, ValueError, RecursionError, MemoryError) as error:
             raise UnreadableState(f"another site's state cannot be read: {error}") from None

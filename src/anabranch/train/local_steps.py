@@ -283,11 +283,11 @@ def check(period: AnyPeriod, average: Average) -> None:
     steps = period.steps if isinstance(period, Every) else None
     if average.fragments > 1 and (steps is None or steps % average.fragments):
         raise ValueError(
-            f"fragments: each of {average.fragments} fragments has its turn once a period, which "
-            "must be every so many steps, a multiple of the fragments"
+            f"fragments: each of {average.fragments} fragments has its turn once a period; give a "
+            f"fixed period, a multiple of {average.fragments} steps"
         )
     if steps is not None and average.delay > steps:
         raise ValueError(
-            f"delay: the next average begins {steps} steps after one, before that has waited for "
-            f"its {average.delay}; give {steps} at most"
+            f"delay: averages begin every {steps} steps, and each ends {average.delay} steps "
+            f"after its beginning, when the next has begun; give at most {steps}"
         )
