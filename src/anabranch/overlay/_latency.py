@@ -40,7 +40,7 @@ class Latency:
         )
 
     def next_s(self) -> float:
-        """Return the one-way delay of the next message, seconds; each call returns a new value."""
+        """Return the one-way delay of the next message, seconds; later messages may differ."""
         latency_s = self._latency_s
         if self._rng is not None:
             drifted_s = latency_s + self._rng.uniform(-self._drift_s, self._drift_s)

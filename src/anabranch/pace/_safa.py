@@ -94,8 +94,11 @@ class _Rule:
         return (Step(proceed=self._let_go((worker,))),)
 
     def leave(self, worker: int, now_s: float, has_finished: bool = False) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Rule`; undrafted updates stay, and count at the latest when
-        the last worker leaves."""
+        """See :class:`anabranch.pace.Rule`.
+
+        An undrafted update stays. It becomes part of the model at the latest when the last worker
+        leaves.
+        """
         self._workers.leave(worker)
         update = self._in.pop(worker, None)
         discarded = () if update is None else (Step(discard=(update,)),)

@@ -42,8 +42,8 @@ class Auxiliary(Table, frozen=True, kw_only=True):
         search: ``disjoint`` finds them for each pair alone; ``algorithm-3`` is the paper's.
         primary_busy_bound: chunks at which a primary path counts as busy (PRIMARY_BUSY_BOUND).
         auxiliary_queue_length: chunks that an auxiliary path takes (AUXILIARY_QUEUE_LENGTH).
-        when_full: what a chunk does while every path of its pair is full. It may ``wait`` for the
-            first path with room, or take the ``primary`` path anyway, as in the paper (VI-A).
+        when_full: while every path of its pair is full, a chunk may ``wait`` for the first path
+            with room, or take the ``primary`` path anyway, as in the paper (VI-A).
     """
 
     search: Literal["disjoint", "algorithm-3"] = "disjoint"

@@ -166,7 +166,7 @@ class Plan:
             raise PlanError(f"groups hold workers {sorted(workers)}; put each worker in one group")
         versions = {self.version, *(group.plan.version for group in self.groups)}
         if len(versions) <= len(self.groups):
-            raise PlanError(f"the plans of groups need versions of their own, not {versions}")
+            raise PlanError(f"the plans of groups need different versions, not {sorted(versions)}")
         dealt = {
             tuple((tree.root, tree.share) for tree in plan.trees)
             for plan in (self, *(group.plan for group in self.groups))

@@ -122,7 +122,7 @@ def packed(
 
     Args:
         overlay: n sites. Traced links count at their rate of time 0, see :meth:`Overlay.at`;
-            drifting latencies at their start; loss by goodput; ports as servers of their own.
+            drifting latencies at their start; loss by goodput; each port as a server.
         size_bytes: the buffer to make the round short for, > 0. The smaller it is, the more depth
             counts against rate. None for a buffer so large that rate counts most.
         chunk_bytes: the most bytes in a chunk, > 0; a smaller buffer is one chunk. A hop costs its

@@ -36,7 +36,7 @@ class Planner(Protocol):
         """Plan for an overlay.
 
         Args:
-            overlay: the network, as measured or given; traced links count at their rate of time 0.
+            overlay: the network as known now; traced links count at their rate of time 0.
             version: the plan's.
             previous: the plan in force, made by the same planner. Roots that the planner chose
                 stay: a new root would need its part of the model moved to it (NetStorm, IV-B).

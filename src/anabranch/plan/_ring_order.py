@@ -53,7 +53,7 @@ def best_order(
     Args:
         overlay: n sites; links count at their goodput of time 0.
         ways: for ordered pairs of sites, all sites on the way from one to the other, both included.
-            Every pair without a link needs a way; another pair without one uses its direct link.
+            A pair without a link needs a way. A pair with a link and no way uses the link.
         both_ways: whether each site sends as much to the one before it, too.
 
     Returns:
