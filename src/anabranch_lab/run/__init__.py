@@ -1,1 +1,1 @@
-"""A scenario becomes processes: the scheduler's, each site's, and the launcher of both."""
+"""Run a scenario as processes: the scheduler's, each site's, and the launcher that starts them."""

@@ -1,8 +1,8 @@
-"""Which sites take part in a run's all-reduces: when others are let in, how one waits for it. Pure.
+"""When the sites of a run admit others to their all-reduces, and how a site waits for it. Pure.
 
-All sites make the same calls in the same order, so they have to let others in at the same place.
-What they decide by is therefore alike at all of them: who was a member when an exchange was
-settled, and how many exchanges ago that was.
+All sites make the same calls in the same order, so they have to admit others at the same place.
+They therefore decide by data that is equal at all of them: the members of each settled exchange,
+and how many exchanges ago it was.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Collection
 
 
 class Attendance:
-    """Which of the latest exchanges had all sites, and so before which exchange others are let in.
+    """Which of the latest exchanges lacked a site, and so before which exchange to admit others.
 
-    That is before each that follows, by ``window``, one in which some site was missing. All sites
-    have used the result of that one by then, and none has asked for more.
+    If exchange n lacked a site, the sites admit others before exchange n + ``window``. By then all
+    sites have applied the result of exchange n, and no site has asked for a later exchange.
 
     Args:
         sites: how many the run has.
-        window: how many exchanges later: as many as may be on their way at once, and one more where
-            a site asks for the next exchange while one goes on.
+        window: how many exchanges may be on their way at once, and one more where a site asks for
+            the next exchange during one.
 
     >>> attendance = Attendance(sites=3, window=2)
     >>> attendance.ended(4, members=[0, 2])
@@ -30,53 +30,52 @@ class Attendance:
     def __init__(self, sites: int, window: int) -> None:
         self._sites = sites
         self._window = window
-        self._incomplete: list[int] = []  # exchanges in which a site was missing, the latest ones
-        self._let_in = 0  # the exchange before which others were let in last
+        self._incomplete: list[int] = []  # the latest exchanges that lacked a site
+        self._let_in = 0  # the exchange before which others were admitted last
 
     def ended(self, number: int, members: Collection[int]) -> None:
-        """Take note of who had the result of an exchange once it was settled.
+        """Take note of the sites that have the result of a settled exchange.
 
         Args:
             number: of the exchange, from 1.
-            members: empty where a site that is lost ends the run.
+            members: these sites; empty where a lost site ends the run.
         """
         self._incomplete = [each for each in self._incomplete if each > number - self._window]
         if members and len(members) < self._sites:
             self._incomplete.append(number)
 
     def lets_in_before(self, number: int) -> bool:
-        """Return whether others are to be let in before an exchange, and have not been yet."""
+        """Return whether to admit others before an exchange, if that is not done yet."""
         return number - self._window in self._incomplete and number != self._let_in
 
     def let_in(self, number: int) -> None:
-        """Take note that this is done before an exchange."""
+        """Take note that others were admitted before an exchange."""
         self._let_in = number
 
     def state(self) -> list[int]:
-        """Return what a site goes on from that is let in."""
+        """Return the state for a site that is admitted."""
         return [self._let_in, *self._incomplete]
 
     def load(self, state: list[int]) -> None:
-        """Go on from another site's state."""
+        """Load another site's state."""
         self._let_in, *self._incomplete = state
 
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 60.0
-_TRIES = 4  # while the time doubles that a site has been left out
+_TRIES = 4  # a pause is the time since the site was left out, divided by this
 
 
 class Absence:
     """How long a site that was left out of a run pauses between tries, and when it gives up.
 
-    It tries again after a quarter of the time that it has been left out, and after a minute at
-    most, so that it tries within a quarter more of what an outage took. While the scheduler takes
-    it in, it waits as long as the run goes on. Otherwise it gives up once it was not taken in for
-    as long as the run had gone on when it was left out, and no earlier than any broken connection
-    is given up.
+    A pause is a quarter of the time since the site was left out, and a minute at most. So the site
+    tries again at most a quarter of an outage's length after the outage. While the scheduler
+    accepts the site's joins, it tries as long as the run lasts. Otherwise it gives up after the
+    larger of `was_in_s` and `patience_s` since the scheduler last accepted it.
 
     Args:
         at_s: when it was left out.
-        was_in_s: for how long the run had gone on by then.
+        was_in_s: how long the run had lasted by then.
         patience_s: how long a broken connection may take to come back.
 
     >>> absence = Absence(at_s=100.0, was_in_s=60.0, patience_s=5.0)
@@ -96,7 +95,7 @@ class Absence:
         return min(max(_FIRST_PAUSE_S, (now_s - self._at_s) / _TRIES), _LONGEST_PAUSE_S)
 
     def taken_in(self, now_s: float) -> None:
-        """Take note that the scheduler knows this site again, and it may wait to be let in."""
+        """Take note that the scheduler accepted this site, which may wait to be admitted."""
         self._taken_in_s = now_s
 
     def is_given_up(self, now_s: float) -> bool:

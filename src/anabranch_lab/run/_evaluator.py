@@ -14,10 +14,10 @@ def holds_whole(plan: Plan, site: int) -> bool:
 
 
 def evaluator_of(scenario: Scenario, plan: Plan, workers: Sequence[int]) -> int:
-    """Return which site evaluates a served model while the run goes on.
+    """Return which site evaluates a served model during the run.
 
-    The first worker does, when it pulls. Of clients any may be barred, or away: the only server
-    does, if it is no worker.
+    The first worker does, when it pulls. With federated averages any client may be barred or away,
+    so a single server that is no worker evaluates instead.
     """
     servers = {tree.root for tree in plan.trees}
     if scenario.period.averages and len(servers) == 1 and not servers & {*workers}:

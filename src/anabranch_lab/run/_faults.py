@@ -1,12 +1,12 @@
 """Fault scripts, as data: a scenario's ``[[fault]]`` entries, and the actions they become.
 
-Pure. ``script`` resolves names and refuses what can never happen; ``play`` says when each action
-is due. A simulation carries the actions out itself, and keeps a `Factors` for those that overlap.
-In a real run every site derives the same script and carries out what is its own; what its links
-carry follows from `link_factors`.
+Pure. ``script`` resolves names and refuses faults that can never happen; ``play`` says when each
+action is due. A simulation carries the actions out itself, and keeps a `Factors` for those that
+overlap. In a real run every site derives the same script and carries out the actions of its own
+process. `link_factors` gives the rates of its links.
 
-Outages and sleep are drawn from the scenario's seed, one period after another, as far as the run
-goes: each link, pair or site has a stream of its own, so that both worlds draw the same.
+Outages and sleep are drawn from the scenario's seed, one period after another, until the run ends.
+Each link, pair or site has its own random stream, so that both worlds draw the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from anabranch.overlay import Overlay, OverlayError
 
 
 class FaultError(ValueError):
-    """A fault that cannot happen as scripted; the message names the entry, the key and the fix."""
+    """A fault cannot happen as scripted; the message names the entry, the key and the fix."""
 
 
 # TOML has inf and nan; a bound keeps both out.
@@ -40,7 +40,7 @@ _Drift = Annotated[float, Meta(gt=-1, le=1)]
 
 
 class _Triggered(Table, frozen=True, kw_only=True):
-    """What every fault has: exactly one of these says when it happens.
+    """The moment of a fault, given by exactly one of these.
 
     Args:
         at_s: seconds since the run began; or
@@ -56,7 +56,7 @@ class KillFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="ki
 
     Args:
         site: its name.
-        for_s: until it is started again; None for ever.
+        for_s: seconds until it is started again; None: never.
     """
 
     site: str
@@ -64,12 +64,12 @@ class KillFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="ki
 
 
 class PauseFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="pause"):
-    """A process stands still, and then goes on.
+    """A process stands still, and then continues.
 
     Args:
-        site: the name of the site whose process it is; or
-        scheduler: true for the scheduler's.
-        for_s: for how long.
+        site: the name of the process's site; or
+        scheduler: true for the scheduler's process.
+        for_s: how long it stands still, seconds.
     """
 
     site: str | None = None
@@ -78,15 +78,15 @@ class PauseFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="p
 
 
 class CutFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="cut"):
-    """Links carry nothing. The control network is not one of them: who is cut off can say so.
+    """Links carry nothing. A site that is cut off can still tell the scheduler.
 
-    (``disconnect`` breaks that one.)
+    The control network is not among the links: ``disconnect`` breaks that.
 
     Args:
-        link: from which site to which, that direction only; or
+        link: source and target, that direction only; or
         pair: two sites, both directions; or
         site: all links from and to it.
-        for_s: for how long; None for ever.
+        for_s: for how long, seconds; None: forever.
     """
 
     link: tuple[str, str] | None = None
@@ -96,13 +96,13 @@ class CutFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="cut
 
 
 class DisconnectFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="disconnect"):
-    """A site's way to the scheduler is cut, and what is on its way is lost.
+    """A site's connection to the scheduler breaks, and messages on their way are lost.
 
-    The site goes on through a neighbour after half a second, if one reaches the scheduler.
+    After half a second the site connects through a neighbour, if one reaches the scheduler.
 
     Args:
         site: its name.
-        for_s: for how long it cannot be made again; 0, the default, for no time at all.
+        for_s: how long no new direct connection can be made, seconds; 0: it can be made at once.
     """
 
     site: str
@@ -113,11 +113,11 @@ class SlowFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="sl
     """A site computes slower, or links carry less.
 
     Args:
-        site: whose computing; or
-        link: from which site to which, that direction only; or
+        site: the site that computes slower; or
+        link: source and target, that direction only; or
         pair: two sites, both directions.
         factor: how many times as long the same work or the same bytes take.
-        for_s: for how long; None for ever.
+        for_s: for how long, seconds; None: forever.
     """
 
     site: str | None = None
@@ -128,12 +128,12 @@ class SlowFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="sl
 
 
 class ClockFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="clock"):
-    """A site's clock goes wrong; the time that things take does not change.
+    """A site's clock goes wrong; durations do not change.
 
     Args:
         site: its name.
-        offset_s: what the clock jumps by, seconds.
-        drift: seconds it gains each second from then on, such as 5e-5; negative where it loses.
+        offset_s: how far the clock jumps, seconds.
+        drift: seconds the clock gains each second from then on, such as 5e-5; negative: it loses.
     """
 
     site: str
@@ -145,8 +145,8 @@ class PartitionFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", ta
     """Links between groups of sites carry nothing; those within a group are as they were.
 
     Args:
-        groups: names of sites; those that none names are one more group together.
-        for_s: until it heals; None for never.
+        groups: names of sites; the unnamed sites together are one more group.
+        for_s: seconds until it heals; None: never.
     """
 
     groups: tuple[tuple[str, ...], ...]
@@ -154,13 +154,12 @@ class PartitionFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class _Drawn(Table, frozen=True, kw_only=True):
-    """What every fault has that comes and goes all through a run, by a renewal process.
+    """The keys of a fault that comes and goes throughout a run, by a renewal process.
 
     Args:
         distribution: of the length of each period: ``exponential`` with the mean given, or
             ``fixed``, always the mean.
-        until_s: from when on nothing is wrong any more, seconds since the run began; None for
-            never.
+        until_s: when the fault stops for good, seconds since the run began; None: never.
     """
 
     distribution: Literal["exponential", "fixed"] = "exponential"
@@ -171,10 +170,10 @@ class OutagesFault(_Drawn, frozen=True, kw_only=True, tag_field="kind", tag="out
     """Links carry nothing now and then. When the run begins they are up.
 
     Args:
-        link: from which site to which, that direction only; or
+        link: source and target, that direction only; or
         pair: two sites, both directions together; or
         site: all links from and to it together; or
-        all: true for every pair of sites that have a link, each by itself.
+        all: true for every linked pair of sites, each pair independently.
         up_s: how long links are up before an outage, on average.
         down_s: how long an outage lasts, on average.
     """
@@ -216,7 +215,7 @@ Fault = (
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """The site's process dies; it is started again after ``for_s`` seconds, None for never."""
+    """The site's process dies, and is started again after ``for_s`` seconds; None: never."""
 
     site: int
     for_s: float | None = None
@@ -224,7 +223,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A site's process stands still for ``for_s`` seconds, then goes on; None: the scheduler's."""
+    """A site's process stands still for ``for_s`` seconds; site None: the scheduler's."""
 
     site: int | None
     for_s: float
@@ -244,8 +243,9 @@ class LinkFactor:
 
     Args:
         links: (source, target) of each, as indices of sites.
-        rate_factor: of each link's rate: 0 is cut, 0.25 takes four times as long.
-        for_s: for how long; None for ever.
+        rate_factor: of each link's rate: at 0 the link is cut, at 0.25 bytes take four times as
+            long.
+        for_s: for how long, seconds; None: forever.
     """
 
     links: tuple[tuple[int, int], ...]
@@ -259,8 +259,8 @@ class ComputeFactor:
 
     Args:
         site: its index.
-        time_factor: 4 takes four times as long.
-        for_s: for how long; None for ever.
+        time_factor: at 4 the work takes four times as long.
+        for_s: for how long, seconds; None: forever.
     """
 
     site: int
@@ -270,12 +270,12 @@ class ComputeFactor:
 
 @dataclass(frozen=True, slots=True)
 class ClockStep:
-    """Add to what a site's clock is wrong by, and to what it drifts by.
+    """Add to the error of a site's clock, and to its drift.
 
     Args:
         site: its index.
-        offset_s: seconds it jumps by.
-        drift: seconds a second that it gains from now on, beside what it gained before.
+        offset_s: how far the clock jumps, seconds.
+        drift: added to the clock's drift from now on, seconds per second.
     """
 
     site: int
@@ -288,14 +288,14 @@ Action = Kill | Pause | Disconnect | LinkFactor | ComputeFactor | ClockStep
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """A renewal process: periods in which nothing is wrong and periods in which something is.
+    """A renewal process: good periods without the fault and bad periods with it take turns.
 
     Args:
-        good_s: the mean length of the former, seconds.
-        bad_s: of the latter.
+        good_s: the mean length of a good period, seconds.
+        bad_s: the mean length of a bad period, seconds.
         distribution: ``exponential``, or ``fixed``.
-        until_s: from when on nothing is wrong any more; infinite for never.
-        stream: what the draws follow from, integers >= 0.
+        until_s: when the bad periods stop for good, seconds since the run began; inf: never.
+        stream: seeds of the draws, integers >= 0.
     """
 
     good_s: float
@@ -305,7 +305,7 @@ class Renewal:
     stream: tuple[int, ...]
 
     def bad(self) -> Iterator[tuple[float, float]]:
-        """Yield when each bad period begins, and how long it lasts, seconds.
+        """Yield the beginning and the length of each bad period, seconds.
 
         >>> from itertools import islice
         >>> [*islice(Renewal(5.0, 1.0, "fixed", math.inf, (0,)).bad(), 2)]
@@ -327,14 +327,16 @@ class Renewal:
 
 @dataclass(frozen=True, slots=True)
 class Scripted:
-    """What happens, and when.
+    """A scripted action, and when it happens.
+
+    Exactly one of `at_s`, `round` and `renewal` is given.
 
     Args:
         action: what to do.
-        label: in words, for the log, such as ``cut dc1->dc2 for 30 s``.
-        at_s: seconds since the run began; or None, and then
-        round: when the first site asks for this round, counted from 1; or None, and then
-        renewal: says when it happens, again and again, and for how long.
+        label: text for the log, such as ``cut dc1->dc2 for 30 s``.
+        at_s: when it happens, seconds since the run began.
+        round: it happens when the first site asks for this round, counted from 1.
+        renewal: draws the moments at which it happens, and for how long each time.
         kind: of the fault, as the scenario spells it.
     """
 
@@ -347,13 +349,13 @@ class Scripted:
 
     @property
     def for_s(self) -> float | None:
-        """For how long, seconds; None for ever."""
+        """How long the action lasts, seconds; None: forever."""
         return None if isinstance(self.action, ClockStep) else self.action.for_s
 
     def moments(self) -> Iterator[tuple[float, Scripted]]:
-        """Yield each time that it happens by the clock: the moment, and what happens then.
+        """Yield each moment of the action by the clock, with the action of that moment.
 
-        Moments are seconds since the run began, and rise. One that waits for a round yields none.
+        Moments are seconds since the run began, and rise. An action of a round yields none.
         """
         if self.at_s is not None:
             yield self.at_s, self
@@ -369,12 +371,12 @@ def play(
     at: Callable[[float, Callable[[Scripted], None], Scripted], object],
     happen: Callable[[Scripted], None],
 ) -> None:
-    """Let each thing happen at its moment; the one after it is drawn then, and no earlier.
+    """Call `happen` with each action at its moment; draw the next action only then.
 
     Args:
         moments: see `Scripted.moments`.
-        at: lets a function be called at a moment, seconds since the run began.
-        happen: what to call.
+        at: schedules a call at a moment, seconds since the run began.
+        happen: carries out an action.
     """
 
     def next_one(what: Scripted) -> None:
@@ -389,15 +391,17 @@ def play(
 def link_factors(
     scripted: Sequence[Scripted], link: tuple[int, int]
 ) -> Iterator[tuple[float, float]]:
-    """Yield how a link's rate changes by what happens at stated moments, drawn as far as is asked.
+    """Yield how scripted actions change a link's rate; draw each action only when asked for it.
+
+    Actions that happen in a round, and not at a moment, are left out.
 
     Args:
         scripted: the script.
         link: source and target, as indices of sites.
 
     Yields:
-        The moment, seconds since the run began, never falling, and what of the link's rate is left
-        from then on, as a factor. Before the first it is 1.
+        The moment, seconds since the run began, never falling, and the factor of the link's rate
+        from then on. Before the first moment it is 1.
 
     >>> cut = Scripted(LinkFactor(((0, 1),), 0.0, 2.0), "cut", at_s=5.0, round=None)
     >>> [*link_factors([cut], (0, 1))], [*link_factors([cut], (1, 0))]
@@ -409,7 +413,7 @@ def link_factors(
         if isinstance(each.action, LinkFactor) and link in each.action.links
     ]
     factors: Factors[tuple[int, int]] = Factors()
-    ends: list[tuple[float, float]] = []  # when a factor is over, and which: a heap
+    ends: list[tuple[float, float]] = []  # a heap of (end of a factor, the factor)
     for at_s, what in heapq.merge(*concerned, key=lambda moment: moment[0]):
         while ends and ends[0][0] <= at_s:
             end_s, factor = heapq.heappop(ends)
@@ -428,18 +432,18 @@ def script(
 ) -> tuple[Scripted, ...]:
     """Return what a scenario's faults do on an overlay, in the order they are written.
 
-    Of one that happens to ``all`` pairs of sites there is one for each pair.
+    A fault of ``all`` pairs of sites becomes one action for each pair.
 
     Args:
         faults: the ``[[fault]]`` entries.
-        overlay: knows the sites and links that they name.
+        overlay: has the sites and links that they name.
         rounds: how many rounds the run has at most; None where unknown.
-        seed: of what is drawn, >= 0.
+        seed: of the draws, >= 0.
 
     Raises:
-        FaultError: an entry (named ``fault[2]``; the first is 0) without exactly one moment or
-            exactly one thing that it happens to, one that names no site or link of the overlay,
-            one in a round that never comes, or one that changes nothing.
+        FaultError: an entry is invalid; the message names it as ``fault[2]``, counted from 0. The
+            entry does not have exactly one moment or exactly one target; or it names no site or
+            link of the overlay; or its round never comes; or it changes nothing.
 
     >>> from anabranch.overlay import Link, Site
     >>> two = Overlay("two", (Site("a"), Site("b")), (Link(0, 1, 1e6), Link(1, 0, 1e6)))
@@ -479,7 +483,7 @@ def _renewal(fault: OutagesFault | SleepFault, stream: tuple[int, ...]) -> Renew
 
 
 def _ends(action: LinkFactor | Pause) -> tuple[int, ...]:
-    """Return what tells the stream of an action's draws from others of its entry."""
+    """Return the numbers that give an action's draws a stream apart from others of its entry."""
     if isinstance(action, LinkFactor):
         return action.links[0]
     assert action.site is not None  # sites sleep
@@ -489,7 +493,7 @@ def _ends(action: LinkFactor | Pause) -> tuple[int, ...]:
 def _drawn(
     fault: OutagesFault | SleepFault, entry: str, overlay: Overlay
 ) -> Iterator[tuple[LinkFactor | Pause, str]]:
-    """Yield each thing that a drawn fault happens to by itself, as an action, and its label."""
+    """Yield each independent action of a drawn fault, and its label."""
     if isinstance(fault, SleepFault):
         yield Pause(_site(fault.site, f"{entry}.site", overlay), 0.0), f"sleep of {fault.site}"
         return
@@ -564,7 +568,7 @@ def _act(
 def _between(
     groups: Sequence[Sequence[str]], key: str, overlay: Overlay
 ) -> tuple[tuple[tuple[int, int], ...], str]:
-    """Return the links between groups of sites, and words for the groups."""
+    """Return the links between groups of sites, and the groups as text."""
     group_of: dict[int, int] = {}
     for g, names in enumerate(groups):
         for i, name in enumerate(names):
@@ -607,7 +611,7 @@ def _site(name: str, key: str, overlay: Overlay) -> int:
 def _links(
     fault: CutFault | SlowFault | OutagesFault, entry: str, overlay: Overlay
 ) -> tuple[tuple[tuple[int, int], ...], str]:
-    """Return the links that a fault's ``link``, ``pair`` or ``site`` names, and words for them."""
+    """Return the links that a fault's ``link``, ``pair`` or ``site`` names, and their text."""
     if fault.site is not None:
         site = _site(fault.site, f"{entry}.site", overlay)
         own = tuple((k.source, k.target) for k in overlay if site in (k.source, k.target))
@@ -638,10 +642,10 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class Factors(Generic[_Key]):
-    """The factors in force, each on its key (a link or a site), where faults may overlap.
+    """The factors in force on each key (a link or a site), where faults may overlap.
 
-    What holds for a key is the product of its factors: a link slowed twice is slower still, a
-    cut link (0) stays cut whatever else ends, and once all have ended it is exactly 1 again.
+    A key's factor is the product of those in force. A link slowed twice is slower still. A cut link
+    (0) stays cut whatever else ends. Once all factors have ended, it is exactly 1 again.
 
     >>> rates = Factors[tuple[int, int]]()
     >>> rates.begin((0, 1), 0.25)
@@ -656,12 +660,12 @@ class Factors(Generic[_Key]):
         self._in_force: dict[_Key, list[float]] = {}
 
     def begin(self, key: _Key, factor: float) -> float:
-        """Put one more factor in force; return what holds for the key now."""
+        """Put one more factor in force; return the key's product now."""
         self._in_force.setdefault(key, []).append(factor)
         return self.current(key)
 
     def end(self, key: _Key, factor: float) -> float:
-        """Take back a factor that was begun; return what holds for the key now.
+        """End a factor that was begun; return the key's product now.
 
         Raises:
             FaultError: no such factor is in force.
@@ -678,5 +682,5 @@ class Factors(Generic[_Key]):
 
     def current(self, key: _Key) -> float:
         """Return the product of the key's factors in force, 1 where there is none."""
-        # sorted, so that it depends on which are in force, not on which began first
+        # sorted, so that the product does not depend on the order in which factors began
         return math.prod(sorted(self._in_force.get(key, ())), start=1.0)

@@ -1,4 +1,4 @@
-"""The part of the model that one server holds, and how the parts become the final weights."""
+"""The part of the model that one server holds, and how servers join the parts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class WeightsError(ValueError):
 
 
 class HeldWeights:
-    """What one site holds of a served model's weights; nothing, if it is the root of no tree.
+    """The part of a served model that one site holds; empty if it is the root of no tree.
 
-    The parameters that a server changes step by step are known from the rule that changes them.
+    `make_rule` wraps the work's rule, and so learns which array of parameters the server changes.
 
     Args:
         work: this site's.
@@ -41,7 +41,7 @@ class HeldWeights:
             ]
             for server in self._servers
         }
-        self._held: Floats | None = None  # until the first step as all sites have it at first
+        self._held: Floats | None = None  # None before the first step: the initial model is valid
 
     def make_rule(self, elements: int) -> Rule:
         """Return the rule of the work, for this site's part of the model."""
@@ -60,7 +60,7 @@ class HeldWeights:
         return self._servers == [self._site]
 
     def show(self) -> None:
-        """Let the work's model be as this site holds it, which holds all of it."""
+        """Copy the model that this site holds, whole, into the work's model."""
         assert self.is_whole
         start = 0
         held = self._parameters()
@@ -70,21 +70,21 @@ class HeldWeights:
             start = stop
 
     def leave(self, path: Path) -> None:
-        """Write this site's part beside the final weights; not where it is all there is."""
+        """Write this site's part beside the final weights, if there is more than one part."""
         if self._site in self._servers and len(self._servers) > 1:
             from anabranch_lab.tasks.states import save_state
 
             save_state(_part(path, self._site), {"parameters": self._parameters()}, {})
 
     def gather(self, path: Path, names: list[str]) -> None:
-        """Let the first server write the final weights, once all parts have been left.
+        """Join all parts into the final weights, at the first server only.
 
         Args:
-            path: where.
+            path: the file of the final weights.
             names: of the sites.
 
         Raises:
-            WeightsError: a part is not there, or not as it was written.
+            WeightsError: a part is missing or damaged.
         """
         from anabranch_lab.tasks.states import StateError, load_state, save_weights
 

@@ -12,21 +12,21 @@ from anabranch.train.trailer import TRAILER_ELEMENTS, read_trailer, write_traile
 from anabranch.train.work import ServableWork, State, averaged_elements
 
 _STATE = "averaging"
-_MOST_OFF = 1e-4  # of a mean of equal numbers, in float32
+_MOST_OFF = 1e-4  # the largest rounding error of a mean of equal numbers, in float32
 
 
 class LocalWork:
-    """Work, and what its local steps and averages go by; as one, so that they are saved together.
+    """Work together with the rules of its local steps and averages, so that both are saved.
 
     Args:
-        work: whose model it is.
-        period: how often it is averaged.
-        average: how.
-        has_numbers: whether there are any; otherwise only the order of things counts.
+        work: the work that holds the model.
+        period: how often the model is averaged.
+        average: how it is averaged.
+        has_numbers: whether chunks hold numbers; otherwise only the order of calls matters.
         may_stop: see :class:`anabranch.train.local_steps.LocalSteps`.
 
     Attributes:
-        work: see there.
+        work: the same.
         local: when and how the model is averaged.
     """
 
@@ -47,7 +47,7 @@ class LocalWork:
         self._has_numbers = has_numbers
         self.local = LocalSteps([work.model], period, average, has_numbers, may_stop)
         self._how = period, average
-        self._said: deque[Floats] = deque()  # beside averages on their way, oldest first
+        self._said: deque[Floats] = deque()  # trailers of averages on their way, oldest first
 
     @property
     def most_elements(self) -> int:
@@ -55,19 +55,19 @@ class LocalWork:
         return self.local.most_elements + TRAILER_ELEMENTS
 
     def step(self, compute_s: float) -> None:
-        """Let the work use its own gradients, which its buffer holds.
+        """Apply the gradients in the work's buffer to its own model.
 
         Args:
-            compute_s: what computing them took, seconds.
+            compute_s: how long computing them took, seconds.
         """
         self.local.stepped(compute_s)
         if self._has_numbers:
             self.work.apply(self.local.steps)
 
     def begin(self) -> list[Floats]:
-        """Begin an average; return what is exchanged, in place, for its mean.
+        """Begin an average; return the arrays that the exchange replaces by their mean.
 
-        That is a part of the model, and what this site says beside it.
+        These are a part of the model, and this site's trailer.
         """
         base = self.local.base_checksum if self._has_numbers else 0
         said = write_trailer(True, self.local.since, self._how, base)
@@ -75,16 +75,16 @@ class LocalWork:
         return [*self.local.begin(), said]
 
     def take(self, exchange_s: float) -> Floats | None:
-        """Use the mean of the oldest average that is on its way.
+        """Apply the mean of the oldest average that is on its way.
 
         Args:
-            exchange_s: how long it was, seconds.
+            exchange_s: how long its exchange took, seconds.
 
         Returns:
-            What all sites hold alike from now on; None where there are no numbers.
+            The elements that are equal at all sites from now on; None where there are no numbers.
 
         Raises:
-            RunAborted: models were not alike before.
+            RunAborted: the sites' models differed before this average.
         """
         said = self._said.popleft()
         if self._has_numbers and not read_trailer(said, _MOST_OFF).are_alike:
@@ -96,13 +96,13 @@ class LocalWork:
         if self._has_numbers:
             (elements,) = agreed
             return elements
-        self.work.apply(self.local.begun)  # which checks the mean, if there is one
+        self.work.apply(self.local.begun)  # checks the mean, if the work has a known one
         return None
 
     def shared_state(self) -> State:
-        """Return what a site gets that comes back; see ``LocalSteps.shared_state``.
+        """Return the state for a site that comes back; see ``LocalSteps.shared_state``.
 
-        Each site's own optimiser is its own, so that of the work is not in it.
+        Optimisers differ between sites, so the state of the work's optimiser is not in it.
         """
         return {_STATE: self.local.shared_state()}
 
@@ -112,11 +112,11 @@ class LocalWork:
         self._said.clear()
 
     def state_dict(self) -> State:
-        """Return all that goes on from here, while no average is on its way."""
+        """Return the whole state, while no average is on its way."""
         return {**self.work.state_dict(), _STATE: self.local.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state of work and local steps of the same scenario."""
+        """Load the state of work and local steps of the same scenario."""
         state = dict(state)
         own = state.pop(_STATE)
         self.work.load_state_dict(state)

@@ -1,8 +1,8 @@
-"""Code of a user's own in a scenario: found, checked, and kept apart from that of other sites.
+"""A user's own code in a scenario: find it, check it, and isolate it from that of other sites.
 
 The sites of a simulation share one process, and so the global random generators of Python, NumPy
-and torch. Each site's code gets its own state of them, which checkpoints hold too. While the
-factory runs they are seeded alike at every site, so that models which it draws begin alike.
+and torch. Each site's code gets its own state of these generators, and checkpoints hold it. While
+the factory runs, every site seeds them alike, so that the models it draws begin equal.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _METHODS = ("local_step", "apply", "evaluate", "state_dict", "load_state_dict")
 
 
 class WorkError(ValueError):
-    """A scenario's own code that cannot be used; names the factory, and what is wrong."""
+    """A scenario's own code cannot be used; names the factory, and what is wrong."""
 
 
 def make_own_work(factory: str, folder: Path, context: Context) -> OwnWork:
@@ -97,7 +97,7 @@ def _import(name: str, folder: Path, where: str) -> ModuleType:
 
 @contextmanager
 def _blaming(where: str, what: str) -> Iterator[None]:
-    """Turn whatever the user's code raises into an error that names it, and its line."""
+    """Turn an exception of the user's code into an error that names the code and its line."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -111,7 +111,7 @@ def _blaming(where: str, what: str) -> Iterator[None]:
 
 
 class OwnWork:
-    """A user's work as a `anabranch.train.work.Work`: checked, and with generators of its own."""
+    """A user's work as a `anabranch.train.work.Work`, checked, with its own random generators."""
 
     def __init__(self, where: str, work: Work, generators: _Generators) -> None:
         self._where = where
@@ -135,7 +135,7 @@ class OwnWork:
 
     @property
     def own_state(self) -> tuple[str, ...]:
-        """The entries of its state that no other site has alike."""
+        """The entries of its state that differ between sites."""
         return (*getattr(self._work, "own_state", ()), _GENERATORS)
 
     @property
@@ -192,7 +192,7 @@ class OwnWork:
         before = self._generators.state
         with self._calling("evaluate"):
             figure = float(self._work.evaluate())
-        self._generators.state = before  # how often a model is evaluated changes no training
+        self._generators.state = before  # evaluations do not change the training's draws
         if not math.isfinite(figure):
             raise self.error(f"evaluate returned {figure}; give a finite number")
         return figure
@@ -241,7 +241,7 @@ class ServableOwnWork(OwnWork):
 
 
 class _Generators:
-    """The state of the global random generators, as one site's code has them."""
+    """The state of the global random generators for one site's code."""
 
     state: State
 
@@ -249,7 +249,7 @@ class _Generators:
         self.seed(*seed)
 
     def seed(self, *seed: int) -> None:
-        """Begin anew."""
+        """Seed all generators anew."""
         with self.in_use(entering=False):
             for_python, for_numpy, for_torch = np.random.SeedSequence(seed).generate_state(3)
             random.seed(int(for_python))
@@ -258,7 +258,7 @@ class _Generators:
 
     @contextmanager
     def in_use(self, entering: bool = True) -> Iterator[None]:
-        """Let what the block draws be drawn from these, and put the process's own back."""
+        """Use this state in the block, and restore the process's own state afterwards."""
         before = _states()
         try:
             if entering:

@@ -1,4 +1,4 @@
-"""A worker's local steps between pull and push, as one update: what a federated client does."""
+"""A worker's local steps between pull and push as one update, as a federated client makes it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from anabranch.train.work import ServableWork, State, averaged_elements
 
 
 class ServedSteps:
-    """Work whose update is how far some steps of its own optimiser went from the model it pulled.
+    """Work whose update is the distance that several local steps moved the pulled model.
 
-    The update is a pseudo-gradient (Reddi et al., ICLR 2021): where the model was, less where it
-    came to. Servers take it for a gradient: the mean of all, with an outer optimiser whose learning
-    rate is 1 unless another is given, is the mean of the models.
+    The update is a pseudo-gradient (Reddi et al., ICLR 2021): the model that was pulled, less the
+    model after the steps. Servers treat it as a gradient. Their outer optimiser has learning rate 1
+    by default, so that applying the mean update yields the mean of the models.
 
     Args:
         work: makes the steps.
-        steps: how many, of so many samples each.
-        average: whose outer optimiser is the servers'.
-        spoil: changes an update in place, where this site sends what it should not.
+        steps: returns how many steps an update has, given the samples of a step.
+        average: holds the servers' outer optimiser.
+        spoil: changes an update in place, where this site is an adversary.
 
     Attributes:
         buffer: the update, shape (elements,).
         model: see :class:`anabranch.train.work.ServableWork`; after a round's steps its parameters
             are again as they were pulled.
-        averaged_elements: how many at its end are no parameters; these stay as the steps left them.
+        averaged_elements: how many elements at its end are no parameters; these stay as the steps
+            left them.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class ServedSteps:
         return sum(losses) / len(losses) if losses else None
 
     def apply(self, round: int) -> int | None:
-        """Never asked for: servers apply."""
+        """Never called: servers apply."""
         raise AssertionError("where the model is served, servers apply")
 
     def evaluate(self) -> float:

@@ -1,7 +1,7 @@
 """A site in a run, in any world: it joins; it steps, exchanges and applies; it reports.
 
-The three are apart: what a local step leaves in the buffer, when the buffer is exchanged, and what
-is made of the mean. `_rounds` and `_iterate` say in which order they come.
+Three parts are separate: what a local step leaves in the buffer, when the site exchanges the
+buffer, and how the site applies the mean. `_rounds` and `_iterate` set their order.
 """
 
 from __future__ import annotations
@@ -48,22 +48,23 @@ from anabranch_lab.run.work import Assignment, Floats, local_work, make_work, se
 
 T = TypeVar("T")
 
-Passing = AbstractAsyncContextManager[None]  # a wait in its body may be cut short
+Passing = AbstractAsyncContextManager[None]  # it may cut short a wait in its body
 
-_STATE_TIMES = 4  # as large as what is exchanged, the state of a model under Adam or an outer step
+# The state of a model under Adam or an outer step is up to this many times the exchanged elements.
+_STATE_TIMES = 4
 
 
 class World(Protocol):
-    """What differs between the worlds, seen from one site.
+    """What one site needs of its world: networks, a clock, and computing that takes time.
 
     Attributes:
         control: the network to the scheduler.
         data: the network on which other sites reach this one.
-        listen: where they do; None where they cannot.
-        advertise: the host at which they find it; that of ``listen`` where None.
-        patience_s: how long to try where no scheduler answers.
+        listen: the address at which other sites reach this one; None where they cannot.
+        advertise: the host at which other sites find this one; None: the host of ``listen``.
+        patience_s: how long to retry while no scheduler answers.
         strands: how many connections a lane takes.
-        say: called with lines about what this site waits for; None for none.
+        say: called with lines about what this site waits for; None: no lines.
     """
 
     control: ControlNetwork
@@ -80,28 +81,28 @@ class World(Protocol):
     def enter(
         self, scenario: Scenario, overlay: Overlay, welcome: Welcome, began: asyncio.Future[float]
     ) -> Network:
-        """Take note of the run that this site has joined.
+        """Prepare for the run that this site has joined.
 
         Args:
-            scenario, overlay: what runs, and where.
-            welcome: which site this is, and where the others are.
-            began: the loop's time when the run began, once it has.
+            scenario, overlay: what runs, and on which network.
+            welcome: this site's index, and the other sites' addresses.
+            began: resolves to the loop's time when the run began.
 
         Returns:
             The network on which this site connects to others.
         """
 
     def moved(self, site: int, address: Address) -> None:
-        """Take note that a site died and is back, as another process, and where."""
+        """Take note of the address of a site that died and came back as another process."""
 
     def sizes_only(self, scenario: Scenario) -> bool:
         """Return whether chunks have sizes and no numbers."""
 
     def round_begins(self, round: int) -> None:
-        """Hear that this site begins to exchange."""
+        """Take note that this site begins to exchange."""
 
     async def pause(self, seconds: float) -> None:
-        """Wait before this site tries again to take part.
+        """Wait before this site tries again to join.
 
         Raises:
             EndedWithout: the run is over.
@@ -110,32 +111,32 @@ class World(Protocol):
     async def compute(
         self, step: int, samples: int, do: Callable[[], T], passing: Passing, client: int | None
     ) -> T:
-        """Do a step's computing, and let the time pass that it takes.
+        """Compute a step, and wait for the time that the step takes.
 
         Args:
             step: counted from 0.
             samples: the step's batch.
-            client: for which client, whose speed then counts; None for this site itself.
-            do: what there is to compute.
-            passing: in which the time passes; may end it early.
+            client: the client whose speed counts; None: this site's own speed.
+            do: computes the step.
+            passing: the context of the wait; may end the wait early.
         """
 
 
 async def take_part(world: World, name: str, scheduler: Address, token: str, files: Files) -> None:
-    """Take part in a run as one site, to its end.
+    """Run one site of a run until the run ends.
 
-    Where all-reduces go on without a site that is lost (``on_loss``), and that is this one, it
-    joins again and goes on from the others' state, for as long as :class:`Absence` says.
+    Where ``on_loss`` keeps all-reduces running without a lost site, a lost site joins again. It
+    goes on from the other sites' state. :class:`Absence` says how long it tries.
 
     Args:
         world: what this site runs in.
         name: this site's name in the run's overlay.
-        scheduler: where to join.
+        scheduler: the scheduler's address, where the site joins.
         token: the run's shared secret.
-        files: where it reads and writes.
+        files: where the site reads and writes.
 
     Raises:
-        RunAborted: the run ended early; says who or what caused it.
+        RunAborted: the run ended early; names the site or the cause.
         LinkError: the scheduler cannot be reached.
     """
     loop = asyncio.get_running_loop()
@@ -162,48 +163,48 @@ class _Past:
     """What a site keeps from one incarnation to the next, in one process.
 
     Attributes:
-        made: its work, and its local steps if it makes such.
-        may_return: whether it joins again where the others go on without it.
-        absence: since it was left out; None while it takes part.
+        made: the site's work, and its local steps if it makes such.
+        may_return: whether the site joins again where the others go on without it.
+        absence: begins when the site is left out; None while it is in the run.
     """
 
     def __init__(self, now_s: float) -> None:
         self.made: tuple[Assignment, LocalWork | None] | None = None
         self.may_return = False
         self.absence: Absence | None = None
-        self._began_s = now_s  # until it takes part
+        self._began_s = now_s  # until the site is in the run
         self._patience_s = 0.0
 
     def takes_part(self, group: AsyncGroup) -> None:
-        """Take note that it takes part from now on."""
+        """Take note that the site is in the run from now on."""
         self.absence = None
         self._began_s = group.agent.began.result()
         self._patience_s = group.agent.patience_s
 
     def left_out(self, now_s: float) -> Absence:
-        """Return how it waits; where it took part until now, from now on."""
+        """Return the site's absence; begin one now if it was in the run until now."""
         if self.absence is None:
             self.absence = Absence(now_s, now_s - self._began_s, self._patience_s)
         return self.absence
 
 
 class NotHandedOn(RunAborted):
-    """The other sites cannot hand on their state of training, and go on without this site."""
+    """The other sites cannot hand on their state of training, so they go on without this site."""
 
 
 def _comes_back(scenario: Scenario) -> bool:
-    """Return whether the sites of a scenario let one in that was left out."""
+    """Return whether a scenario's sites admit a site that was left out."""
     return scenario.on_loss != "abort" and not scenario.is_served and scenario.gossip is None
 
 
 async def _live(
     world: World, name: str, scheduler: Address, token: str, files: Files, past: _Past
 ) -> None:
-    """Take part as one incarnation of a site; see ``take_part``.
+    """Run one incarnation of a site; see ``take_part``.
 
     Raises:
-        LeftOut: the others go on without it.
-        EndedWithout: they have ended, and it had not come back.
+        LeftOut: the others go on without this site.
+        EndedWithout: the run ended before this site came back.
     """
     event_buffer = _EventBuffer(world)
     door = Door(
@@ -264,7 +265,7 @@ async def _ready(
     files: Files,
     past: _Past,
 ) -> _Site:
-    """Make the site's work, unless a past incarnation has, and wait until every site is ready."""
+    """Make the site's work, unless a past incarnation did; wait until every site is ready."""
     site, welcome, settings, scenario = group.index, group.welcome, group.settings, job.scenario
     loop = asyncio.get_running_loop()
     sizes_only = world.sizes_only(scenario)
@@ -301,7 +302,7 @@ async def _ready(
         served = settings.served_model(held.model, make_rule, averaged, wire=assigned.wire)
     own_share, held_samples = 1.0, 0
     if scenario.clients is not None:
-        held_samples = 1  # clients push with what they weigh
+        held_samples = 1  # each client's push carries its own weight
     elif assigned.held:
         held_samples = assigned.held[site]
     if scenario.merge.weighs_data and scenario.clients is None:
@@ -329,7 +330,7 @@ async def _ready(
         event_buffer.write(
             events.LabelsHeld(at_s=event_buffer.now_s(), site=site, samples=held_labels)
         )
-        event_buffer.report()  # known even if the site dies
+        event_buffer.report()  # at once, so that the log has it even if the site dies
     evaluator = 0
     if scenario.is_served:
         evaluator = evaluator_of(scenario, group.first_plan, workers)
@@ -354,7 +355,7 @@ async def _ready(
 
 
 def _window(scenario: Scenario) -> int:
-    """Return how many exchanges later a site that is missing is looked for, at least."""
+    """Return the least number of exchanges between a site's absence and its next admission."""
     average = scenario.average
     if average is not None and average.fragments > 1:
         return average.fragments
@@ -363,11 +364,11 @@ def _window(scenario: Scenario) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A local step that was done.
+    """A completed local step.
 
     Args:
-        loss: of its batch, if there is one.
-        samples: how many it took.
+        loss: of its batch; None where the work has none.
+        samples: how many it used.
         compute_s: how long it took.
     """
 
@@ -378,10 +379,10 @@ class _Step:
 
 @dataclass(slots=True)
 class _Site:
-    """A site that is ready, and the parts that its rounds are put together from.
+    """A site that is ready, and the actions that its rounds consist of.
 
-    Rounds are counted in two ways: those of the training, which a resumed run goes on with, and
-    those of this run, from 1, which the scheduler and the log know.
+    Rounds are counted in two ways. Rounds of the training continue in a resumed run. Rounds of this
+    run count from 1; the scheduler and the log use these.
     """
 
     world: World
@@ -389,17 +390,17 @@ class _Site:
     event_buffer: _EventBuffer
     assigned: Assignment
     keeper: Keeper
-    weights: Path | None  # where the final ones go
+    weights: Path | None  # the file of the final weights
     partition: HeldWeights | None  # where the model is served
     evaluator: int  # one site evaluates, since the model is the same everywhere
-    workers: int  # how many compute
-    share: float  # what its gradient weighs beside others'; 1 on the mean
+    workers: int  # how many sites compute
+    share: float  # the weight of its gradient; the mean over sites is 1
     merge: AnyMerge
-    clients: Clients | None  # that it stands for, one at a time
+    clients: Clients | None  # the site computes for them, one at a time
     seed: int
-    steps: LocalWork | None  # where sites make steps of their own between averages
+    steps: LocalWork | None  # where sites make local steps between averages
     attendance: Attendance
-    handed: State | None = None  # what the others' program says, where this site has come back
+    handed: State | None = None  # the other sites' position in the program, if this site came back
 
     @property
     def index(self) -> int:
@@ -412,13 +413,13 @@ class _Site:
     # --- sites that come back
 
     async def come_in(self, past: _Past) -> bool:
-        """Join a run that goes on, and take the others' state.
+        """Join a run in progress, and load the other sites' state.
 
         Returns:
-            False where it was let in as the run ended.
+            False if the run ended as the site was admitted.
 
         Raises:
-            EndedWithout, LeftOut: it was not let in.
+            EndedWithout, LeftOut: the site was not admitted.
         """
         agent = self.agent
         await agent.unless_ended(self._is_reached(past))
@@ -445,11 +446,11 @@ class _Site:
             await self.world.pause(past.left_out(now_s).pause_s(now_s))
 
     async def let_in_before(self, number: int, program: Callable[[], State]) -> None:
-        """Let in sites that wait, if it is time to, and hand the state of training to them.
+        """Admit sites that wait, if it is time to, and hand them the state of training.
 
         Args:
             number: of the round or average that follows.
-            program: returns where this site's program is, beside its work.
+            program: returns this site's position in its program.
         """
         if not self.attendance.lets_in_before(number):
             return
@@ -465,14 +466,14 @@ class _Site:
         await self.group.hand_over(admitted, Offer(state, admitted.follows))
 
     def _shared(self) -> State:
-        """Return what is alike at all sites of this one's state."""
+        """Return the part of this site's state that is equal at all sites."""
         if self.steps is not None:
             return self.steps.shared_state()
         own, state = self.assigned.own_state, self.assigned.work.state_dict()
         return {key: value for key, value in state.items() if key not in own}
 
     def _load(self, shared: State) -> None:
-        """Go on from what is alike at all other sites."""
+        """Load the part of the state that is equal at all other sites."""
         if self.steps is not None:
             self.steps.load_shared_state(shared)
         else:
@@ -490,7 +491,7 @@ class _Site:
             passing, client: see :meth:`World.compute`.
 
         Raises:
-            DivergedError: what it computed is not finite: it would spoil all sites' models.
+            DivergedError: the contribution is not finite; it would spoil all sites' models.
         """
         loop = asyncio.get_running_loop()
         began_s = loop.time()
@@ -510,13 +511,13 @@ class _Site:
     async def exchange(
         self, round: int, parts: Sequence[Floats], more: bool = False, calls: bool = False
     ) -> Round:
-        """Turn elements into their mean over all sites.
+        """Replace elements by their mean over all sites.
 
         Args:
             round: of the training.
             parts: arrays of elements, one after the other; changed in place.
             more: whether another such exchange follows.
-            calls: whether sites that have not come so far are to hear that it has begun.
+            calls: whether to notify sites that have not begun this exchange yet.
 
         Raises:
             RoundsOver: there is no further round.
@@ -527,22 +528,22 @@ class _Site:
         self.world.round_begins(round)
         terms = Terms(Op.MEAN, wire, elements)
         done = await self.agent.exchange(buffer, terms, self.share, more, calls=calls)
-        if done.members:  # that are left
+        if done.members:  # the sites that are left
             self.evaluator = done.members[0]
         return done
 
     async def apply(self, round: int, done: Round) -> None:
-        """Use the mean, and tell the scheduler what it made of the model.
+        """Apply the mean, and report the model's checksum to the scheduler.
 
         Args:
             round: of the training.
-            done: the same, as this run counts it.
+            done: the exchange of that round, with the number that this run gives it.
         """
         checksum = await self.off_the_loop(partial(self.assigned.work.apply, round))
         await self.agent.round_ended(done, checksum)
 
     async def client_returns(self, client: int, update: int) -> None:
-        """Wait until a client returns what it has computed; for ever if it does not."""
+        """Wait until a client returns its update; wait forever if it never does."""
         assert self.clients is not None
         loop = asyncio.get_running_loop()
         now_s = loop.time() - self.agent.began.result()
@@ -552,11 +553,11 @@ class _Site:
         await asyncio.sleep(wait_s)
 
     def stepped(self, round: int, step: _Step) -> None:
-        """Write down a local step whose update is in use, or on its way.
+        """Log a local step whose update is applied, or on its way.
 
         Args:
             round: of this run.
-            step: see there.
+            step: the completed step.
         """
         if step.samples:
             self.event_buffer.write(
@@ -577,7 +578,7 @@ class _Site:
         return is_asked and self.index == self.evaluator
 
     def evaluates_step(self, step: int) -> bool:
-        """Return whether this site evaluates its model after a local step: each has its own."""
+        """Return whether this site evaluates its own model after a local step."""
         every = self.assigned.evaluate_every
         return every is not None and step % every == 0
 
@@ -590,16 +591,16 @@ class _Site:
 
     @property
     def watches(self) -> bool:
-        """Whether it evaluates the model that it serves, all of it, and none that it pulls."""
+        """Whether it evaluates the model that it serves whole, instead of the one it pulls."""
         held = self.partition
         return self.index == self.evaluator and held is not None and held.is_whole
 
     async def evaluate(self, round: int, step: int | None = None) -> None:
-        """Write down how good the model is.
+        """Log the model's accuracy.
 
         Args:
-            round: of this run, after which it is that.
-            step: how many local steps it has made, where models differ between rounds.
+            round: of this run; the accuracy is of the model after it.
+            step: local steps that the site has made, where models differ between rounds.
         """
         at_s = self.event_buffer.now_s()
         accuracy, by_class = await self.off_the_loop(self.assigned.evaluate)
@@ -613,15 +614,15 @@ class _Site:
                 step=step,
             )
         )
-        self.event_buffer.report()  # the run may be over for it
+        self.event_buffer.report()  # at once: this accuracy may end the run
 
     async def save(self, round: int) -> None:
-        """Save what this site goes on from after a round of the training."""
+        """Save the state from which this site can resume after a round of the training."""
         work = self.steps or self.assigned.work
         await self.off_the_loop(partial(self.keeper.save, work, round))
 
     async def leave_weights(self) -> None:
-        """Write the final weights: one site does, or each server its part."""
+        """Write the final weights: one site writes them all, or each server its part."""
         path, partition = self.weights, self.partition
         if path is None:
             return
@@ -631,13 +632,13 @@ class _Site:
             await self.off_the_loop(partial(leave_weights, self.assigned.work, path))
 
     async def gather_weights(self) -> None:
-        """Put the final weights together, once all sites have left the run."""
+        """Join the servers' parts into the final weights, once all sites have left the run."""
         path, partition = self.weights, self.partition
         if path is not None and partition is not None:
             await self.off_the_loop(partial(partition.gather, path, self.group.names))
 
     async def off_the_loop(self, do: Callable[[], T]) -> T:
-        """Compute something while the loop goes on."""
+        """Compute in a thread, so that the event loop stays free."""
         return await asyncio.get_running_loop().run_in_executor(None, do)
 
 
@@ -650,7 +651,8 @@ async def _rounds(site: _Site, job: Job) -> None:
         for round in range(applied + 1, last + 1):
             await site.let_in_before(round, partial(dict, round=round - 1))
             step = None
-            if not site.agent.has_kept:  # else this round is over, or goes on without this site
+            # With a kept result this round is over, or goes on without this site.
+            if not site.agent.has_kept:
                 step = await site.local_step(round - 1, site.assigned.samples, nullcontext())
             more = round < last and not attendance.lets_in_before(round + 1)
             done = await site.exchange(round, [site.assigned.work.buffer], more=more)
@@ -664,7 +666,7 @@ async def _rounds(site: _Site, job: Job) -> None:
                 looked_at = round
             if site.keeper.is_due(round):
                 await site.save(round)
-    except RoundsOver:  # before the last round, as time or a target has it
+    except RoundsOver:  # a time limit or a target ended the run before the last round
         if applied > looked_at and site.evaluation_is_due(applied, applied):
             await site.evaluate(applied - before)
 
@@ -689,7 +691,7 @@ async def _averages(site: _Site, work: LocalWork, job: Job) -> None:
         return await site.exchange(number, parts, more, period.calls)
 
     async def begin() -> None:
-        await let_in()  # where it could not be done before, as some average was on its way
+        await let_in()  # not possible before if some average was on its way
         parts = await site.off_the_loop(work.begin)
         flying.append(loop.create_task(average(steps.begun, parts)))
 
@@ -707,7 +709,8 @@ async def _averages(site: _Site, work: LocalWork, job: Job) -> None:
 
     async def take_one() -> None:
         nonlocal taken
-        # Not the task itself: a cancellation would be its own, and lost where it ends just then.
+        # Do not await the task itself. A cancellation would reach the task, and would be lost if
+        # the task ended at that moment.
         await asyncio.wait({flying[0]})
         done = flying.popleft().result()
         taken += 1
@@ -752,9 +755,9 @@ async def _averages(site: _Site, work: LocalWork, job: Job) -> None:
 
 
 async def _gossip(site: _Site, work: LocalWork, scenario: Scenario) -> None:
-    """Make local steps, send the model to some neighbours, and use what comes of theirs.
+    """Make local steps, send the model to some neighbours, and merge the models that come.
 
-    In the end all models become their mean, each counting by its weight.
+    In the end all models become their weighted mean.
     """
     steps, gossip = work.local, GossipRun(site.agent, work.local)
     gossip.begin()
@@ -785,17 +788,18 @@ async def _iterate(site: _Site) -> None:
 
 @asynccontextmanager
 async def _evaluating(site: _Site) -> AsyncIterator[None]:
-    """Let a server that holds all of the model evaluate it, while it serves and in the end.
+    """Evaluate a model that this site serves whole, while it serves and in the end.
 
-    It does so after each ``evaluate_every`` rounds: as many updates as workers make in so many,
-    those among them that are discarded. Where it is told when to look, it does in the end alone.
+    It evaluates after each ``evaluate_every`` rounds. A round is as many updates as there are
+    workers; discarded updates count. Where the scheduler says when to evaluate, it evaluates only
+    in the end.
     """
     held, every = site.partition, site.assigned.evaluate_every
     if held is None or every is None or not site.watches:
         yield
         return
-    settled = 0  # as the model was looked at last
-    looking = asyncio.Lock()  # a look that has begun ends before the next
+    settled = 0  # updates at the latest evaluation
+    looking = asyncio.Lock()  # an evaluation that has begun ends before the next
 
     async def see(round: int) -> None:
         nonlocal settled
@@ -823,7 +827,7 @@ async def _evaluating(site: _Site) -> AsyncIterator[None]:
 
 async def _permitted(site: _Site) -> None:
     agent = site.agent
-    update = site.group.welcome.updates  # that an earlier process of this site has made
+    update = site.group.welcome.updates  # made by an earlier process of this site
     while (permission := await site.group.pull()) is not None:
         update, samples = permission.update, permission.samples
         if site.assigned.looks_when_told:
@@ -853,10 +857,10 @@ async def _permitted(site: _Site) -> None:
 
 
 class _EventBuffer:
-    """What a site saw and has not reported yet.
+    """Events that a site has not reported yet.
 
-    Moments are told by the site's clock, which may be wrong; durations are measured by the loop's,
-    as a real process measures them by a monotonic clock.
+    Moments are read from the site's clock, which may be wrong. Durations are measured by the loop's
+    clock, as a real process measures them by a monotonic clock.
     """
 
     def __init__(self, world: World) -> None:
@@ -871,7 +875,7 @@ class _EventBuffer:
         self._sampled_s = 0.0  # by the loop's time
 
     def begin(self, group: AsyncGroup, every_s: float) -> None:
-        """Count time from the beginning of the run, as this site saw it."""
+        """Count time from the beginning of the run, by this site's clock."""
         self._group, self._site, self._every_s = group, group.index, every_s
         self._sampled_s = self._loop.time()
         # A site that has come back joined later.
@@ -885,7 +889,7 @@ class _EventBuffer:
         self._events.append(event)
 
     def refused(self, sender: int | None, error: PeerError) -> None:
-        """Write down that a message from another site was refused."""
+        """Log that this site refused a message from another site."""
         self.write(
             events.MessageRefused(
                 at_s=self.now_s(),
@@ -902,7 +906,7 @@ class _EventBuffer:
             self.report()
 
     def report(self) -> None:
-        """Send what was written down, and what each link carried since the last time."""
+        """Send the buffered events, and the bytes that each link carried since the last report."""
         if self._group is None:
             return
         now_s, sent_bytes = self._loop.time(), self._group.agent.sent_bytes()

@@ -7,7 +7,7 @@ import subprocess
 
 
 def stand_still(for_s: float) -> None:
-    """Stop this process soon, and continue it after so many seconds."""
+    """Stop this process soon, and continue it `for_s` seconds later."""
     own = os.getpid()
     # A stopped process cannot continue itself. The child ends with the pause.
     subprocess.Popen(

@@ -1,10 +1,12 @@
-"""Checkpoints of a run: what each site saves every so many rounds, and how a run goes on from it.
+"""Checkpoints of a run: what each site saves after certain rounds, and how a run resumes from it.
 
-A run's checkpoints are in one folder: ``round-000020/site-3.safetensors`` is what site 3 goes on
-from after round 20. Each site writes its whole state into a file of its own, since sites may share
-no disk; so on one machine there are as many copies of the model as sites. A round can be resumed
-when the files of all sites are there. A site saves before it contributes to the next round, so
-once that round has ended the files are complete, and older ones can go: each site keeps two.
+A run's checkpoints are in one folder. ``round-000020/site-3.safetensors`` holds the state from
+which site 3 resumes after round 20. Each site writes its whole state into its own file, since sites
+may share no disk. So one machine holds as many copies of the model as it has sites. A run can
+resume after a round if the files of all sites exist.
+
+A site saves before it contributes to the next round. So once the next round has ended, the files
+are complete, and older ones can go: each site keeps two.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from anabranch_lab.run.scenario import Scenario, ScenarioError, encode
 _FOLDER_SUFFIX = ".checkpoints"
 _FORMAT = "1"
 _KEPT = 2
-# Keys that change how long rounds take or how many there are, and no number of the model.
+# These keys change how long rounds take or how many there are, but no number of the model.
 _FREE = (
     "label",
     "stop",
@@ -44,15 +46,15 @@ _FREE = (
 
 
 class CheckpointError(BadInput):
-    """A checkpoint that a run cannot go on from; names the file, and what is wrong."""
+    """A run cannot resume from a checkpoint; names the file, and what is wrong."""
 
 
 class Course(msgspec.Struct, frozen=True, kw_only=True):
     """Which rounds of a scenario a run makes, and after which of them it saves.
 
     Args:
-        after_round: the round that it goes on after; 0 from the beginning.
-        save_every: rounds between two checkpoints; None for none.
+        after_round: the round that the run resumes after; 0: from the beginning.
+        save_every: rounds between two checkpoints; None: no checkpoints.
     """
 
     after_round: int = 0
@@ -64,12 +66,12 @@ WHOLE = Course()
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What the sites of a scenario run; the scheduler tells them beside its settings.
+    """What the sites of a scenario run; the scheduler sends it with its settings.
 
     Args:
         scenario: what runs.
         course: which of its rounds.
-        most_strands: connections of a lane; None for what suits its way.
+        most_strands: the most connections of a lane; None: as many as suit its path.
     """
 
     scenario: Scenario
@@ -83,10 +85,10 @@ class Files:
 
     Args:
         data: where data sets are.
-        weights: the file for the final weights, the same at every site: one writes it, or the
-            servers together; None leaves none.
+        weights: the file for the final weights, the same at every site. One site writes it, or the
+            servers together. None: no weights are written.
         checkpoints: the folder to save checkpoints in.
-        resume: the folder of the round that the run goes on after.
+        resume: the folder of the round that the run resumes after.
     """
 
     data: Path | None = None
@@ -106,7 +108,7 @@ def checkpoints_of(log: Path) -> Path:
 
 
 def round_of(folder: Path) -> int:
-    """Return the round that a folder has the checkpoints of.
+    """Return the round of a folder of checkpoints.
 
     Raises:
         CheckpointError: its name is not such a folder's.
@@ -125,7 +127,7 @@ def find(place: Path) -> Path:
     """Return the folder of the newest round that all sites have saved.
 
     Args:
-        place: such a folder itself, the one it is in, a run's log, or the folder of one run.
+        place: a round's folder, the folder that contains it, a run's log, or the folder of one run.
 
     Raises:
         CheckpointError: there is none, or the checkpoints of more than one run.
@@ -150,7 +152,7 @@ def find(place: Path) -> Path:
 
 
 def _missing(folder: Path) -> list[str]:
-    """Return the sites whose files are not there; all of them where there is no file at all."""
+    """Return the sites whose files are missing; ``every site`` if there is no file at all."""
     files = sorted(folder.glob("site-*.safetensors"))
     if not files:
         return ["every site"]
@@ -160,7 +162,7 @@ def _missing(folder: Path) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _About:
-    """What a checkpoint says of itself."""
+    """The description that a checkpoint carries."""
 
     path: Path
     round: int
@@ -187,7 +189,7 @@ class _About:
         )
 
     def check(self, round: int, site: int, sites: list[str], scenario: Scenario) -> None:
-        """Check that a site of this run can go on from it."""
+        """Check that a site of this run can resume from it."""
         if self.sites != sites:
             raise CheckpointError(
                 f"checkpoint {self.path} is of the sites {', '.join(self.sites)}, and this run has "
@@ -212,7 +214,7 @@ class _About:
 
 
 def _numbers_of(scenario: dict[str, Any]) -> dict[str, Any]:
-    """Return the keys of a scenario that its numbers depend on, with those of its tables."""
+    """Return the keys of a scenario, and of its tables, that change the numbers of its model."""
     flat: dict[str, Any] = {}
     for key, value in scenario.items():
         if isinstance(value, dict):
@@ -231,7 +233,7 @@ def _shown(value: Any) -> str:
 
 
 def check(folder: Path, scenario: Scenario, sites: list[str]) -> None:
-    """Check, before a run begins, that it can go on from a round's checkpoints.
+    """Check, before a run begins, that it can resume from a round's checkpoints.
 
     Raises:
         CheckpointError: it cannot; names the file or the key, and what is wrong.
@@ -249,13 +251,13 @@ def plan_course(
     """Return the course of a run, checked.
 
     Args:
-        scenario, overlay: what runs, and where.
-        save_every: rounds between two checkpoints; None for none.
-        resume: the folder of the round to go on after; None to begin at the first.
+        scenario, overlay: what runs, and on which network.
+        save_every: rounds between two checkpoints; None: no checkpoints.
+        resume: the folder of the round to resume after; None: begin at the first round.
 
     Raises:
         ScenarioError: the scenario cannot be saved or resumed; names the key, and what to do.
-        CheckpointError: the run cannot go on from there; names the file or the key.
+        CheckpointError: the run cannot resume from there; names the file or the key.
     """
     course = Course(after_round=0 if resume is None else round_of(resume), save_every=save_every)
     check_course(scenario, course)
@@ -265,11 +267,11 @@ def plan_course(
 
 
 def check_course(scenario: Scenario, course: Course) -> None:
-    """Check that a scenario can be saved and resumed, where that is asked for.
+    """Check that a scenario can be saved and resumed, if its course does so.
 
     Raises:
         ScenarioError: it cannot; names the key, and what to do.
-        CheckpointError: it has no round after the one that it goes on from.
+        CheckpointError: the scenario has no round after the one that it resumes after.
     """
     if course != WHOLE and scenario.is_served:
         key = "serve" if scenario.serve is not None else "pace"
@@ -299,7 +301,7 @@ def check_course(scenario: Scenario, course: Course) -> None:
 
 
 class Resumable(Protocol):
-    """What goes on from a state: work, or a site's local steps with it."""
+    """Work that can resume from a state, alone or with a site's local steps."""
 
     def state_dict(self) -> State:
         """See :class:`anabranch.train.work.Work`."""
@@ -309,16 +311,16 @@ class Resumable(Protocol):
 
 
 class Keeper:
-    """Saves what one site goes on from, and brings it back there.
+    """Saves and restores the state of one site.
 
     Args:
         job: what the run does.
         files: where this site reads and writes.
         site: its index.
-        sites: the names of all.
+        sites: the names of all sites.
 
     Raises:
-        CheckpointError: checkpoints are asked for, and this site was not told where.
+        CheckpointError: the run saves checkpoints, and this site has no folder for them.
     """
 
     def __init__(self, job: Job, files: Files, site: int, sites: list[str]) -> None:
@@ -341,7 +343,7 @@ class Keeper:
             )
 
     def resume(self, work: Resumable) -> None:
-        """Bring work to where the run goes on.
+        """Load the state from which the run resumes into work.
 
         Raises:
             CheckpointError: the checkpoint is damaged, or of another run.
@@ -367,12 +369,12 @@ class Keeper:
             raise CheckpointError(f"checkpoint {path}: {error}") from None
 
     def is_due(self, round: int) -> bool:
-        """Return whether a round is to be saved."""
+        """Return whether to save after a round."""
         every = self._job.course.save_every
         return every is not None and round % every == 0
 
     def save(self, work: Resumable, round: int) -> None:
-        """Save what this site goes on from after a round, and remove what is no longer needed."""
+        """Save this site's state after a round, and remove its older files."""
         from anabranch_lab.tasks.states import save_state
 
         assert self._files.checkpoints is not None
@@ -394,7 +396,7 @@ class Keeper:
 
 
 def leave_weights(work: Work, path: Path) -> None:
-    """Write the weights of work, by the names that its model gives them."""
+    """Write the weights of work, under the names that its model gives them."""
     from anabranch_lab.tasks.states import save_weights
 
     save_weights(path, work.state_dict()["model"])

@@ -1,4 +1,4 @@
-"""A scenario's control plane, in any world: what its scheduler serves with, what its log says."""
+"""A scenario's control plane, in any world: its scheduler's service and the events it logs."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def first_event(
     started_at: str | None,
     course: Course,
 ) -> First:
-    """Return what makes the first event of a scenario's log.
+    """Return a function that makes the first event of a scenario's log.
 
     Args:
         scenario: what runs.
-        service: what its sites are served with.
-        plan: the first, where the run ends before it begins.
+        service: the settings that the scheduler serves.
+        plan: the first plan, for the log of a run that ends before it begins.
         world: ``local``, ``emulated`` or ``simulated``, for reports.
-        started_at: UTC date and time, ISO 8601; None where a run has no date.
+        started_at: UTC date and time, ISO 8601; None: the run has no date.
         course: which of the scenario's rounds the run makes.
     """
     task, model = describe(scenario.task)
@@ -80,7 +80,7 @@ def first_event(
             limit_s=_limit_s(service.overlay, found.buffer_bytes),
             target_accuracy=scenario.task.target_accuracy,
             reached_by=scenario.stop.reached_by,
-            # Its links have the overlay's rates, also where awareness begins without knowing them.
+            # The links have the overlay's rates, also where awareness begins without these rates.
             assumes_rates=False,
             started_at=started_at,
         )
@@ -89,7 +89,7 @@ def first_event(
 
 
 def note_fault(log: RunLog, scheduler: Scheduler, what: Scripted, over: bool) -> None:
-    """Write down that something scripted happens, or is over; not after the end."""
+    """Log that a scripted action happens, or is over; write nothing after the run's end."""
     if not log.has_ended:
         at_s = scheduler.since_start_s()
         scheduler.note(FaultInjected(at_s=at_s, fault=what.kind, detail=what.label, over=over))
@@ -114,17 +114,17 @@ def run_scheduler(
     Args:
         scenario: what to run, with one route.
         overlay: its overlay.
-        process: how sites are served; with a journal, they wait for a scheduler that is gone.
-        emulated: the links between the sites keep their rates by themselves, so no site has to.
+        process: how sites are served; with a journal, sites wait for a scheduler that is gone.
+        emulated: the kernel keeps the rates of the links between sites, so no site has to.
         began: called when the run begins.
         course: which of the scenario's rounds the run makes, and when sites save.
 
     Raises:
-        RunAborted: the run ended early; says who or what caused it.
+        RunAborted: the run ended early; names the site or the cause.
         LogError: the log cannot be created.
         ScenarioError: the scenario needs a simulated world, or cannot be saved or kept in a
             journal.
-        CheckpointError: no round follows the one that it is to go on after.
+        CheckpointError: the scenario has no round after the one that the run resumes after.
     """
     here = emulated or is_loopback(process.listen[0])
     if scenario.shaped is None:
@@ -157,10 +157,10 @@ def run_scheduler(
 
 
 def _note_faults(log: RunLog, scheduler: Scheduler, scenario: Scenario) -> None:
-    """Write down what happens by a run's script, from now on.
+    """Log the actions of a run's script, from now on.
 
-    Sites carry it out; the scheduler stands still itself where the script says so. One that was
-    started again leaves out what happened before: the one before it did that.
+    Sites carry the actions out; the scheduler carries out its own pauses. A scheduler that was
+    started again skips earlier actions, which its predecessor logged.
     """
     loop = asyncio.get_running_loop()
     since_start_s = scheduler.since_start_s()
@@ -183,10 +183,10 @@ def _note_faults(log: RunLog, scheduler: Scheduler, scenario: Scenario) -> None:
 def service_of(
     scenario: Scenario, overlay: Overlay, cores: float = math.inf, control_latency_s: float = 0.0
 ) -> Service:
-    """Return what a scenario's sites are served with.
+    """Return the settings that a scenario's scheduler serves.
 
     Args:
-        scenario: which, with one route.
+        scenario: what runs, with one route.
         overlay: its overlay.
         cores, control_latency_s: see :class:`anabranch.group.service.Machines`.
 
@@ -234,10 +234,10 @@ def service_of(
 
 
 def first_plan(scenario: Scenario, overlay: Overlay) -> Plan:
-    """Return the plan that a run begins with, from what is believed of the network before it.
+    """Return the first plan of a run, made from the beliefs about the network before the run.
 
     Raises:
-        OverlayError, PlanError: there is none.
+        OverlayError, PlanError: there is no plan.
         ScenarioError: the task's model does not fit its data.
     """
     return service_of(scenario, overlay).first_plan()
@@ -246,8 +246,8 @@ def first_plan(scenario: Scenario, overlay: Overlay) -> Plan:
 def _known_elements(scenario: Scenario, overlay: Overlay) -> int | None:
     """Return the elements of the buffer that sites exchange, where the scheduler can know them.
 
-    Code of one's own may need data that the scheduler's machine does not have: its sites say how
-    large their buffer is.
+    A user's own code may need data that the scheduler's machine does not have. Then the sites
+    report the size of their buffer.
 
     Raises:
         ScenarioError: the task's model does not fit its data.
@@ -282,14 +282,14 @@ def check_journal(scenario: Scenario) -> None:
 
 
 def ending_with(service: Service, scenario: Scenario, plan: Plan) -> Service:
-    """Return a scenario's service, with which workers get the final model.
+    """Return a scenario's service that also says which workers get the final model.
 
-    One evaluates it, unless a server does.
+    One worker gets it and evaluates it, unless a server does.
 
     Args:
         service: of the scenario.
-        scenario: which.
-        plan: the first.
+        scenario: what runs.
+        plan: the first plan.
     """
     last_to: LastTo = "none"
     if scenario.is_served and not isinstance(scenario.task, Exchange):

@@ -1,9 +1,12 @@
-"""Looks for faults that break a promise: random calls, random faults, and an oracle. Virtual time.
+"""Search for faults that break a contract: random calls, random faults, an oracle. Virtual time.
 
-A case is a small group in a simulated network, the calls that its sites make, and what goes wrong
-and when. It follows from its seed alone. What must hold, whatever happens: a call that ends has the
-same bits at every site; they are the exact result of the contributions that it names, which are
-those of all sites that stayed, and of no site that did not call; and everything ends.
+A case is a small group in a simulated network, the calls of its sites, and the faults with their
+moments. It follows from its seed alone. Whatever happens, this must hold:
+
+- A call that ends has the same bits at every site.
+- These bits are the exact result of the contributions that the call names.
+- The contributions are those of all sites that stayed, and of no site that did not call.
+- Everything ends.
 """
 
 from __future__ import annotations
@@ -45,25 +48,25 @@ _MOST_SITES, _MOST_CALLS, _MOST_FAULTS = 6, 10, 3
 _LEAST_SITES = 2
 _MOST_LIVES = 3  # processes of a site
 _ONLY_HOLDER_LOST = "has the state", "is lost, and with it", "would broadcast, is lost"
-_AWAY_S = 60.0  # that sites wait for a scheduler
+_AWAY_S = 60.0  # how long sites wait for a scheduler
 _KINDS = (*("kill", "sever", "hush", "restart") * 2, "unplug", "pause")
-_HUSHED_S = 2.0  # until silent connections are given up
-_CUT_S = 60.0  # that a way to the scheduler is cut
-_PATIENCE_S = 5.0  # of a scheduler with a connection that is gone, at least
-_COMES_BACK_S = 1.0  # after a site was told that the others go on without it
+_HUSHED_S = 2.0  # until sites give up silent connections
+_CUT_S = 60.0  # how long a connection to the scheduler is cut
+_PATIENCE_S = 5.0  # how long a scheduler waits for a broken connection, at least
+_COMES_BACK_S = 1.0  # until a site that the others left out comes back
 
 
 @dataclass(frozen=True)
 class Call:
-    """What every site calls for next.
+    """The next call of every site.
 
     Args:
-        op: of an exchange; None for a gathering.
-        elements: of the buffer; of the state of training, where it lets others in.
+        op: of an exchange; None for a gather.
+        elements: of the buffer; of the state of training, where the call admits others.
         source: of a broadcast.
         at_once: whether the next call is made before this one has ended.
-        admits: whether it lets others in, and hands the state to them.
-        of: the sites that call, where these are a subgroup; None for all.
+        admits: whether the call admits others, and hands the state to them.
+        of: the subgroup of sites that make the call; None: all sites.
     """
 
     op: Op | None
@@ -80,16 +83,16 @@ class Call:
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong.
+    """One fault of a case.
 
     Args:
         kind: ``kill`` a site; or, for a while, ``sever`` or ``hush`` the links between two,
             ``unplug`` a site from the scheduler, ``pause`` one, ``restart`` or ``stall`` the
             scheduler.
-        at_s: when, after all are ready.
-        site, other: which.
-        for_s: how long, of what ends; how long one that is killed stays away, where sites come
-            back.
+        at_s: when, in seconds after all sites are ready.
+        site, other: the sites that it concerns.
+        for_s: how long it lasts, seconds; after a kill, how long the site stays away, where sites
+            come back.
     """
 
     kind: str
@@ -101,24 +104,25 @@ class Fault:
 
 @dataclass(frozen=True)
 class Case:
-    """A group, what it does, and what goes wrong.
+    """A group, its calls, and its faults.
 
     Args:
         overlay: the network.
-        planner: its routes.
+        planner: makes the routes.
         chunk_elements: of a chunk.
         calls: in order.
-        pauses_s: what each site computes before each call, seconds; by site, then by call.
-        leaves_after: how many calls each site makes; the others go on without one that makes fewer.
+        pauses_s: how long each site computes before each call, seconds; by site, then by call.
+        leaves_after: how many calls each site makes; the others continue without a site that makes
+            fewer.
         faults: what goes wrong.
         seed: of the numbers.
-        comes_s: when each site joins, seconds; those after 0 are not waited for.
-        come_back: whether sites that are lost come back, as other processes.
-        retries: whether an exchange that loses something is begun again.
-        outbound_only: sites that take no connections.
-        state_times: by how much the state of training is larger than the buffer of its call.
-        by_size: whether each order of size of buffers has a plan of its own.
-        asks_ahead: whether each exchange asks for another of its terms ahead, whatever comes next.
+        comes_s: when each site joins, seconds; the group does not wait for those after 0.
+        come_back: whether lost sites come back, as other processes.
+        retries: whether an exchange that loses a site or link is begun again.
+        outbound_only: sites that accept no connections.
+        state_times: how many times larger the state of training is than the buffer of its call.
+        by_size: whether buffers with different numbers of digits have different plans.
+        asks_ahead: whether each exchange asks for another with its terms ahead, whatever follows.
     """
 
     overlay: Overlay
@@ -139,7 +143,7 @@ class Case:
 
     @property
     def out_of_reach(self) -> set[tuple[int, int]]:
-        """Pairs of sites neither of which takes connections."""
+        """Pairs of sites, neither of which accepts connections."""
         return {*permutations(self.outbound_only, 2)}
 
     @property
@@ -148,7 +152,7 @@ class Case:
         return [site for site in range(self.overlay.size) if not self.is_late(site)]
 
     def leaves_early(self, site: int) -> bool:
-        """Return whether calls of others may go on after a site has left."""
+        """Return whether calls of others may continue after a site has left."""
         makes_all = all(call.is_made_by(site) for call in self.calls)
         return self.leaves_after[site] < len(self.calls) or not makes_all
 
@@ -162,7 +166,7 @@ def make_case(seed: int) -> Case:
     rng = random.Random(seed)
     case = _make_case(seed, rng)
     case = replace(case, state_times=rng.choice([1, 10, 100]))
-    if rng.random() < 0.3:  # the cases of other seeds stay as they were
+    if rng.random() < 0.3:  # drawn after the rest, so that older cases of other seeds do not change
         case = replace(case, faults=(*case.faults, *_stall(rng, case)))
     case = replace(case, by_size=rng.random() < 0.3)
     if rng.random() < 0.2:
@@ -177,13 +181,13 @@ def make_case(seed: int) -> Case:
 
 
 def _cut_way(rng: random.Random, case: Case) -> Fault:
-    """Return the cut of a site's way to the scheduler, for longer than that waits for it."""
+    """Return a cut of a site from the scheduler that lasts longer than the scheduler waits."""
     length_s: float = sum(0.1 + max(at_sites) for at_sites in zip(*case.pauses_s, strict=True))
     return replace(_fault(rng, case.overlay.size, length_s), kind="unplug", for_s=_CUT_S)
 
 
 def _stall(rng: random.Random, case: Case) -> Iterator[Fault]:
-    """Yield a stall of the scheduler, and perhaps why it waits for a site just then."""
+    """Yield a stall of the scheduler, and perhaps an unplugged site shortly before it."""
     length_s: float = sum(0.1 + max(at_sites) for at_sites in zip(*case.pauses_s, strict=True))
     stall = replace(_fault(rng, case.overlay.size, length_s), kind="stall")
     if rng.random() < 0.5:
@@ -227,7 +231,7 @@ def _make_case(seed: int, rng: random.Random) -> Case:
             comes_s = tuple(rng.random() * length_s if i in late else 0.0 for i in range(size))
             founders = [site for site in range(size) if site not in late]
             if len(plans.remainder(overlay, late).sites) < len(founders):
-                comes_s = ()  # they would not reach one another
+                comes_s = ()  # the founders would not reach one another
     case = Case(
         *(overlay, planner, chunk_elements, tuple(calls), pauses_s, tuple(leaves_after)),
         *(faults, seed, comes_s, come_back, rng.random() < 0.25),
@@ -243,7 +247,7 @@ def _make_case(seed: int, rng: random.Random) -> Case:
 
 
 def _with_calls_like_those_before(rng: random.Random, case: Case) -> Case:
-    """Return a case in which most exchanges are like those before them, and asked for ahead."""
+    """Return a case in which most exchanges repeat the one before, and are asked for ahead."""
     calls = [*case.calls]
     for place, (before, call) in enumerate(pairwise(case.calls), 1):
         is_exchange = before.op is not None and call.op is not None
@@ -297,7 +301,7 @@ class _Ended:
 
 
 class _Journal:
-    """What outlives the scheduler; by virtual time."""
+    """A journal in memory, which outlives the scheduler; its clock is virtual time."""
 
     def __init__(self) -> None:
         self.data: bytes | None = None
@@ -316,7 +320,7 @@ class _Journal:
 
 
 class _Log:
-    """What the scheduler writes down."""
+    """Counts of the events that the scheduler logs."""
 
     def __init__(self) -> None:
         self.repaired = 0
@@ -342,15 +346,15 @@ class _Log:
 
 @dataclass(frozen=True)
 class Explored:
-    """What a case came to.
+    """The outcome of a case.
 
     Args:
-        violations: of what must hold, in words.
-        exchanges: that were called for.
-        repaired: of those, how many were completed after an interruption.
-        lost: sites.
-        joined: how many times a site was let in.
-        restarted: how many times the scheduler was.
+        violations: of the contract, as text.
+        exchanges: how many the case calls for.
+        repaired: how many exchanges were completed after an interruption.
+        lost: how many sites were lost.
+        joined: how many times a site was admitted.
+        restarted: how many times the scheduler was started again.
     """
 
     violations: tuple[str, ...]
@@ -362,7 +366,7 @@ class Explored:
 
 
 def explore(case: Case) -> Explored:
-    """Run a case, and look whether what must hold did."""
+    """Run a case, and check that the contract held."""
     log = _Log()
     ended: dict[int, dict[int, _Ended]] = {site: {} for site in range(case.overlay.size)}
     wrong: list[str] = []
@@ -441,7 +445,7 @@ async def _run(
             refusals.append((site, sender, str(error)))
 
     async def live(site: int, life: int) -> None:
-        """Join, make the calls, and leave; come back if the others go on without this site."""
+        """Join, make the calls, and leave; come back if the others left this site out."""
         nonlocal how_many
         control, data = network.control(site), network.lanes(site)
         name = case.overlay.sites[site].name
@@ -527,7 +531,7 @@ async def _run(
 async def _make_calls(
     case: Case, group: AsyncGroup, life: int, first: int, ended: dict[int, _Ended]
 ) -> None:
-    """Make a site's calls from one on, as far as the group goes on with it."""
+    """Make a site's calls from call `first` on, until the group continues without the site."""
     site = group.index
     under_way: list[asyncio.Task[None]] = []
     for number in range(first, min(case.leaves_after[site], len(case.calls))):
@@ -548,7 +552,7 @@ async def _make_calls(
         if not call.at_once:
             await asyncio.gather(*under_way)
         if case.come_back and group.agent.is_over:
-            break  # the others go on without it, and it may come back
+            break  # the others continue without this site, and it may come back
     await asyncio.gather(*under_way)
     await group.has_handed_on()
 
@@ -561,7 +565,7 @@ async def _enter(
     ended: dict[int, _Ended],
     wrong: list[str],
 ) -> int:
-    """Wait to be let in; return by which call that was, once the state is here."""
+    """Wait to be admitted and for the state; return the number of the call that admitted."""
     told = await group.agent.admit()
     found = await _hand_on(case, group, -1, told)
     assert found is not None, "a site that is new is no holder"
@@ -579,7 +583,7 @@ def _state(case: Case, number: int) -> npt.NDArray[np.float32]:
 async def _hand_on(
     case: Case, group: AsyncGroup, number: int, told: Admitted
 ) -> tuple[int, npt.NDArray[np.float32]] | None:
-    """Hand the state to those that have none of it, or get it and the number of the call."""
+    """Hand the state to the sites without it, or get it with the number of the call."""
     offer = None
     if group.index in told.holders:
         offer = Offer({"number": number, "state": _state(case, number)}, told.follows)
@@ -590,11 +594,11 @@ async def _hand_on(
 
 @dataclass(frozen=True)
 class _ManyPlans:
-    """A planner with another route for each order of size than for those of one digit more or less.
+    """A planner that cycles through three routes by the number of digits of the buffer's size.
 
     Args:
-        planner: for buffers of no known size.
-        by_size: whether there are others.
+        planner: the first of the three; also for buffers of unknown size.
+        by_size: whether the size matters to the scheduler's plans.
     """
 
     planner: AnyPlanner
@@ -696,7 +700,7 @@ async def _script(
 
 
 async def _pause(host: Host, for_s: float) -> None:
-    """Stop a machine for a while, or until all others have ended: then it can end, too."""
+    """Stop a machine for a while; wake it if this task is cancelled, so that it can end too."""
     host.sleep()
     try:
         await asyncio.sleep(for_s)
@@ -705,7 +709,7 @@ async def _pause(host: Host, for_s: float) -> None:
 
 
 async def _hush(network: SimulatedNetwork, fault: Fault) -> None:
-    """Let the links between two sites be silent, and break in the end; meanwhile, both are told."""
+    """Silence the links between two sites; a long silence ends with a break of the links."""
     network.hush(fault.site, fault.other, are_silent=True)
     await asyncio.sleep(min(fault.for_s, _HUSHED_S))
     network.hush(fault.site, fault.other, are_silent=False)
@@ -718,8 +722,8 @@ async def _hush(network: SimulatedNetwork, fault: Fault) -> None:
 def _oracle(
     case: Case, ended: dict[int, dict[int, _Ended]], lost: set[int], outcome: str
 ) -> Iterator[str]:
-    """Yield what does not hold."""
-    # Where all others have made their calls and left, the group ends with the death of the last.
+    """Yield each violation of the contract."""
+    # After all others have made their calls and left, the group ends with the last site's death.
     have_ended = all(
         number in ended[site]
         for site in ended
@@ -732,8 +736,8 @@ def _oracle(
     explained = {site for site in lost if _may_be_lost(case, site)}
     following = {site for site in range(case.overlay.size) if case.is_late(site)}
     if not outcome and len(explained) < case.overlay.size:
-        # Without those, some sites may not reach the others. A site is no way between others while
-        # it is not let in yet; nor, once another is lost, after it has left.
+        # Without the explained losses, some sites may not reach the others. A site carries no
+        # traffic between others before it is admitted; nor, once another is lost, after it left.
         rest = {*plans.remainder(case.overlay, explained, case.out_of_reach).sites}
         leave = {site for site in range(case.overlay.size) if case.leaves_early(site)}
         no_way = following | leave if explained else following
@@ -765,7 +769,7 @@ def _oracle(
                 continue
             if call.admits and any(each in error for each in _ONLY_HOLDER_LOST):
                 continue
-            # Those that are left have come late, and contribute nothing before they are in step.
+            # The remaining sites came late, and contribute nothing before they are in step.
             if "that contributed are lost" in error and following.issuperset(stayed):
                 continue
             yield f"{name} failed at site {site}: {error}"
@@ -798,7 +802,7 @@ def _oracle(
             if sorted(first.result) != [b"%d %d" % (site, number) for site in sorted(of)]:
                 yield f"{name} gathered {first.result!r}"
         else:
-            # One that came late contributes nothing until it is in step, and always from then on.
+            # A site that came late contributes nothing until it is in step, and always afterwards.
             whose = {site for each in first.contributions for site in each.sites}
             silent = following - (whose or {*first.members})
             due = [site for site in stayed if site not in silent or call.of]
@@ -808,11 +812,11 @@ def _oracle(
 
 
 def _may_be_apart(case: Case, gone: set[int]) -> bool:
-    """Return whether some sites may not reach one another, or too few be left, without others."""
+    """Return whether, without the sites in `gone`, the others may be too few or split."""
     cut = {
         ends
         for fault in case.faults
-        if fault.kind in ("sever", "hush")  # a silent link is cut until it is seen to be whole
+        if fault.kind in ("sever", "hush")  # a silent link counts as cut until it carries again
         for ends in ((fault.site, fault.other), (fault.other, fault.site))
     }
     cut |= case.out_of_reach
@@ -823,14 +827,15 @@ def _may_be_apart(case: Case, gone: set[int]) -> bool:
 
 
 def _may_be_lost(case: Case, site: int) -> bool:
-    """Return whether the faults of a case are a reason to give a site up.
+    """Return whether a case's faults explain the loss of a site.
 
-    The others may stand still: none of them is blamed for what it could not hear or say meanwhile.
+    A short pause of a site explains no loss: the scheduler must not blame a site for messages that
+    it could not receive or send during the pause.
     """
     for fault in case.faults:
         match fault.kind:
             case "kill" | "sever" | "hush":
-                return True  # of this site, of its links, or of the ways of others round those
+                return True  # they hit this site, its links, or detours of other sites
             case "pause" if fault.site == site and fault.for_s > _PATIENCE_S:
                 return True
             case "unplug" if fault.site == site and fault.for_s > _PATIENCE_S:
@@ -840,7 +845,7 @@ def _may_be_lost(case: Case, site: int) -> bool:
 
 
 def _has_a_way_round(case: Case, site: int) -> bool:
-    """Return whether a neighbour takes a site's calls to the scheduler, whatever else happens."""
+    """Return whether some neighbour relays a site's messages to the scheduler all the time."""
     there = {fault.site for fault in case.faults if fault.kind in ("unplug", "pause")}
     return any(
         case.overlay.link(site, other) is not None
@@ -852,12 +857,12 @@ def _has_a_way_round(case: Case, site: int) -> bool:
 
 
 def _early_end(case: Case, lost: set[int], outcome: str) -> Iterator[str]:
-    """Yield why a group ended early, if it had no reason to."""
+    """Yield the outcome of a group that ended early without a reason."""
     left = {site for site in range(case.overlay.size) if case.leaves_early(site)}
     late = {site for site in range(case.overlay.size) if case.is_late(site)}
     several = [lost, lost | left, lost | late, lost | left | late]
     away = {fault.site for fault in case.faults if fault.kind in ("kill", "unplug", "pause")}
-    if "left and its connection broke" in outcome:  # it is gone, and not lost
+    if "left and its connection broke" in outcome:  # such a site is gone, but not lost
         several.append(lost | left | late | away)
     if "no site came back" in outcome and away | left | late == {*range(case.overlay.size)}:
         return
@@ -905,10 +910,10 @@ def _exactness(
 
 @dataclass
 class Found:
-    """What many cases came to.
+    """The outcome of many cases.
 
     Attributes:
-        cases, exchanges, repaired, lost, joined, restarted: how many.
+        cases, exchanges, repaired, lost, joined, restarted: how many; see `Explored`.
         violations: by seed.
     """
 
@@ -921,7 +926,7 @@ class Found:
     violations: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     def add(self, other: Found) -> None:
-        """Count these too."""
+        """Add the counts of other cases."""
         self.cases += other.cases
         self.exchanges += other.exchanges
         self.repaired += other.repaired
@@ -948,7 +953,7 @@ def explore_seeds(seeds: Sequence[int]) -> Found:
 
 
 def minimised(case: Case) -> Case:
-    """Return the smallest case found, by leaving faults and calls out, that breaks something."""
+    """Leave faults and calls out while the case still breaks the contract; return the smallest."""
     while True:
         smaller = [
             replace(case, faults=case.faults[:index] + case.faults[index + 1 :])

@@ -1,4 +1,4 @@
-"""The local world: start a scheduler and one process per site on this machine, and see them end."""
+"""The local world: start a scheduler and one process per site on this machine; wait for them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from anabranch_lab.run.checkpoints import checkpoints_of, round_of, weights_of
 
 TOKEN_VARIABLE = "ANABRANCH_TOKEN"
 BEGAN = "began"
-"""What a scheduler says when its run begins, where links are emulated."""
+"""The line that a scheduler prints when its run begins."""
 
 _POLL_S = 0.05
-# Once one process has failed, the others are told by the scheduler or see it gone; those that have
-# not ended by then, busy or stopped, are killed.
+# Once one process has failed, the scheduler ends the others, or they see it gone. The launcher
+# kills processes that still run after this time, busy or stopped.
 _MERCY_S = 3.0
 _LAST_WORDS_S = 1.0
-_LOG_S = 10.0  # for the scheduler, which has a log to end, where others have the cores
+_LOG_S = 10.0  # for the scheduler, which must finish its log while other processes use the cores
 
 
 @dataclass
@@ -43,7 +43,7 @@ class _Process:
     stderr: IO[str]
 
     def account(self) -> str:
-        """How it ended, in words: the last line it wrote, or its signal."""
+        """Return how the process ended: the last line it wrote, or its signal."""
         code = self.popen.returncode
         if code is not None and code < 0:
             return f"{self.name} was killed by {signal.Signals(-code).name}"
@@ -71,8 +71,8 @@ def run_locally(
 ) -> None:
     """Run a scenario on this machine, one process for the scheduler and one for each site.
 
-    Whatever happens, no process outlives this call; if this process itself is killed, the
-    scheduler notices and ends the run.
+    No process outlives this call. If this process itself is killed, the scheduler notices and ends
+    the run.
 
     Args:
         scenario: the scenario's file.
@@ -80,18 +80,19 @@ def run_locally(
         overlay: its overlay.
         log: the event log to create; weights and checkpoints are left beside it.
         data_dir: where data sets are.
-        on_tick: called some times a second while the run goes on.
+        on_tick: called several times a second during the run.
         on_started: called once with the id of every process, by name.
-        emulate: give every site a network namespace, and let the kernel hold the links. Needs root.
-        seed: of which packets emulated links lose.
-        save_every: rounds between two checkpoints; None for none.
-        resume: the folder of the round to go on after; None to begin at the first.
-        metrics: where the scheduler shows metrics, as its option says; not where it emulates.
-        journal: the file by which a scheduler that is killed is started again, and finds its sites;
-            None for a run that ends with it.
+        emulate: give every site a network namespace, in which the kernel keeps the links' rates.
+            Needs root.
+        seed: of the draw of packets that emulated links lose.
+        save_every: rounds between two checkpoints; None: no checkpoints.
+        resume: the folder of the round to go on after; None: begin at the first round.
+        metrics: where the scheduler shows metrics, as its option says; not with `emulate`.
+        journal: the file from which a killed scheduler starts again and finds its sites; None: the
+            run ends with its scheduler.
 
     Raises:
-        RunAborted: the run failed; says who or what caused it.
+        RunAborted: the run failed; names the site or the cause.
         EmulationError: this machine cannot emulate the overlay.
     """
     token = secrets.token_hex(16)
@@ -112,12 +113,12 @@ def run_locally(
                 stderr=stderr,
                 text=True,
                 env={**os.environ, TOKEN_VARIABLE: token},
-                start_new_session=True,  # Ctrl-C reaches us alone; we end the others in order
+                start_new_session=True,  # Ctrl-C reaches this process only, which ends the others
             )
             return _Process(name, popen, stderr)
 
         def start_scheduler(*options: str) -> tuple[_Process, str]:
-            """Start it; return it, and where it listens, empty where it has ended at once."""
+            """Start a scheduler; return it and its address, empty if it ended at once."""
             scheduler = start(
                 "the scheduler",
                 None,
@@ -176,14 +177,14 @@ def _wait(
 ) -> None:
     """Return when every process has ended well; raise RunAborted if one has not.
 
-    Once the run has begun, it is the scheduler that knows whether it goes on without a site.
+    Once the run has begun, the scheduler decides whether it goes on without a site.
 
     Args:
         processes: the scheduler's, and those of the sites.
         on_tick: see :func:`run_locally`.
-        wan: whose links begin to be held with the run; None where none are.
-        start_again: starts a scheduler that was killed since its run began, or since it was back
-            in its run; None where the run ends with it.
+        wan: the emulation, whose links get their rates when the run begins; None: no emulation.
+        start_again: starts the scheduler again if it is killed after its run began, or after it
+            rejoined its run; None: the run ends with its scheduler.
     """
     scheduler = processes[0]
     said = scheduler.popen.stdout
@@ -199,11 +200,11 @@ def _wait(
             said = scheduler.popen.stdout
             assert said is not None
             begins = [said]
-            if not address:  # it has ended at once, and says why
+            if not address:  # the new scheduler ended at once, and printed why
                 begins, start_again = [], None
             continue
         if first is None:
-            # Whether a run goes on without a site is for the scheduler to say, unless all are gone.
+            # The scheduler decides whether a run goes on without a site, unless all sites are gone.
             is_beginning = begins and not has_begun
             judges = processes if is_beginning or running == [scheduler] else [scheduler]
             first = next((p for p in judges if p.popen.returncode not in (None, 0)), None)
@@ -224,21 +225,21 @@ def _wait(
                     wan.begin()
                 has_begun = True
             elif not line:
-                begins, start_again = [], None  # the scheduler has ended before it was in its run
+                begins, start_again = [], None  # the scheduler ended before its run began
     on_tick()
     if scheduler.popen.returncode == 0:
         return
     first = first or next(p for p in processes if p.popen.returncode != 0)
     _stop(processes, _LAST_WORDS_S)
-    # The scheduler knows why a run ended; where it was itself the cause, its end says so. Only
-    # the launcher sees a site that fails before it joins.
+    # The scheduler reports why a run ended, also if it was the cause. Only the launcher sees a
+    # site that fails before it joins.
     told = scheduler not in running and scheduler.popen.returncode != 0
     raise RunAborted((scheduler if told else first).account())
 
 
 @contextmanager
 def _processes() -> Iterator[list[_Process]]:
-    """A list of processes that are ended when the block is left."""
+    """Yield a list of processes; end them when the block is left."""
     processes: list[_Process] = []
     try:
         yield processes
@@ -255,9 +256,10 @@ def _close(process: _Process) -> None:
 
 
 def _stop(processes: list[_Process], mercy_s: float) -> None:
-    """End whatever still runs: the scheduler in order, so that its log is whole, then the rest."""
+    """End the processes that still run: first the scheduler, so that its log is whole."""
     if processes and processes[0].popen.poll() is None:
-        # It tells the sites. By SIGTERM, one with a journal would leave them to the next.
+        # On SIGINT the scheduler tells the sites to end. On SIGTERM a scheduler with a journal
+        # would leave them for its successor.
         processes[0].popen.send_signal(signal.SIGINT)
         processes[0].popen.send_signal(signal.SIGCONT)  # also where it was stopped
     began_s, given_s = time.monotonic(), _LOG_S

@@ -17,14 +17,14 @@ from anabranch_lab.reports import tables
 from anabranch_lab.reports.runs import Run
 
 _REFRESH_S = 0.5
-_LATEST = 20  # rounds whose mean pace is expected to go on
+_LATEST = 20  # rounds whose mean pace predicts the rest
 
 
 def remaining_s(run: RunSummary, done: int) -> float | None:
-    """Return how long a run should go on, at the pace of its latest rounds; None where unknown.
+    """Return how long a run should still take, at the pace of its latest rounds; None: unknown.
 
     Args:
-        run: the run, so far; what comes after its last event is not known.
+        run: the run so far.
         done: how many rounds all sites have done, or the slowest worker.
     """
     if not done or not run.started.rounds:
@@ -41,7 +41,7 @@ def mean_loss(run: RunSummary) -> float | None:
 
 
 def loss_text(loss: float | None) -> str:
-    """Return a loss after what else is said of a run; empty for none.
+    """Return a loss as the end of a line about a run; empty for None.
 
     >>> loss_text(0.123456), loss_text(None)
     (', loss 0.1235', '')
@@ -50,7 +50,7 @@ def loss_text(loss: float | None) -> str:
 
 
 def eta_text(seconds: float | None) -> str:
-    """Return how long something should take.
+    """Return the remaining time as text; empty for None.
 
     >>> eta_text(None), eta_text(7.4), eta_text(3725.0)
     ('', '0:00:07 left', '1:02:05 left')
@@ -59,12 +59,12 @@ def eta_text(seconds: float | None) -> str:
 
 
 class LiveRun:
-    """A progress bar and a table of one run, read from its log; nothing where no terminal is.
+    """A progress bar and a table of one run, read from its log; draws nothing off a terminal.
 
     Args:
         title: beside the bar.
-        log: the run's event log, which need not exist yet. Where its scheduler is started again,
-            the later part is in a log beside it.
+        log: the run's event log, which need not exist yet. A scheduler that is started again writes
+            the later part to a log beside it.
         console: where to draw.
     """
 
@@ -89,7 +89,7 @@ class LiveRun:
         self._bar.__exit__(kind, error, traceback)
 
     def tick(self) -> None:
-        """Read what is new in the log and draw it."""
+        """Read the log's new events and draw the run."""
         now_s = time.monotonic()
         if not self._console.is_terminal or now_s < self._next_s or not self._log.exists():
             return
@@ -100,12 +100,12 @@ class LiveRun:
                     self._seen[part] = seq
                     if part == self._log or seq > 1:  # a later part begins as the first does
                         self._events.append(event)
-        except LogError:  # the scheduler is just creating it
+        except LogError:  # the scheduler is still creating it
             return
         if self._events:
             run = Run.of(self._events, self._log)
             pace = run.summary.pace
-            # Where there are servers, as far as the slowest worker is.
+            # With servers, the slowest worker's updates.
             done = min(map(len, (pace.iterations.values() if pace else (run.summary.rounds,))))
             table = tables.paces([run]) if pace else tables.results([run])
             self._bar.show(

@@ -1,8 +1,8 @@
-"""A run's pace, played again from the log: a fresh one, asked the same, must decide the same. Pure.
+"""Replay a run's pace from its log: a fresh pace, told the same, must decide the same. Pure.
 
-All that a pace is told is in the log, with the moment that it reckoned with: who asked to go on,
-whose update came, that time passed, who died or came back, that the run was to stop. What it
-decided is there too, in between.
+The log holds each event that the pace was told, with the moment that the pace calculated with.
+Such an event is a worker's request to proceed, an update that came, or time that passed. It is also
+a site that was lost or came back, or the run's stop. The pace's decisions stand between them.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ _Decided = (
 
 
 class ReplayError(ValueError):
-    """A log whose decisions are not those of its pace, or that cannot be played."""
+    """The log's decisions are not those of its pace, or the log cannot be replayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A log whose pace decided alike again.
+    """A log whose pace made the same decisions again.
 
     Args:
-        pace: its kind.
-        told: how many things it was told.
+        pace: the kind of pace.
+        told: how many events the pace was told.
         decided: how many events its decisions made.
     """
 
@@ -80,9 +80,9 @@ class Replayed:
 
 
 def replay(numbered: Iterable[tuple[int, Event | UnknownEvent]]) -> Replayed:
-    """Tell a fresh pace what a log says that a run's was told, and compare what it decides.
+    """Tell a fresh pace the events that a log's pace was told, and compare the decisions.
 
-    Moments are compared too, to the last bit. A log cut short is played as far as it goes.
+    Moments are compared too, to the last bit. A log cut short is replayed as far as it goes.
 
     Args:
         numbered: a log's events from the first on, as `anabranch.log.read_events` yields them.
@@ -112,15 +112,15 @@ def replay(numbered: Iterable[tuple[int, Event | UnknownEvent]]) -> Replayed:
 
 
 class _Player:
-    """Holds a log's events against what a book says; the book has begun nothing yet."""
+    """Compares a log's events with the decisions of a book, which has not begun yet."""
 
     def __init__(self, book: PaceBook, plan: Plan, sites: int) -> None:
         self._book = book
-        self._plan = self._next = plan  # in force, and to be
+        self._plan = self._next = plan  # in force, and the next to be in force
         self._servers = {tree.root for tree in plan.trees}
         self._lost = {*range(sites)}  # until they join
         self._begun = False
-        self._due: deque[_Decided] = deque()  # decided, and not met in the log yet
+        self._due: deque[_Decided] = deque()  # decided, and not found in the log yet
         self.told = self.decided = 0
 
     def take(self, number: int, event: Event | UnknownEvent) -> None:
@@ -133,7 +133,7 @@ class _Player:
             case SamplesHeld():
                 self._book.holds(event.site, event.samples)
             case SiteLost(goes_on=False):
-                pass  # the run ends for it; the pace never heard of it
+                pass  # the run ends because of this loss, and the pace was not told
             case SiteJoined() if not self._begun:
                 self._lost.discard(event.site)
             case SiteLost() if not self._begun:
@@ -193,7 +193,7 @@ class _Player:
                 )
             case UpdateJudged():
                 return book.judged(event.site, event.update, event.cosine, event.at_s)
-            case UpdateCame():  # with the last server; the pace hears of none before
+            case UpdateCame():  # logged when the last server has it
                 norms = dict.fromkeys(sorted(self._servers), 0.0)
                 norms[min(norms)] = event.squared_norm or 0.0
                 answers = [

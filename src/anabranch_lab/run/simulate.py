@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 _TOKEN = "simulated"  # no other process can connect
 _EVENTS_A_COMMIT = 1000
-_UNUSUAL_S = 0.4  # from when on real lanes are unusually silent, if they never were before
+_UNUSUAL_S = 0.4  # after this, real lanes that were never silent count as unusually silent
 
 
 def simulate(
@@ -74,15 +74,15 @@ def simulate(
         log_path: the event log to create; weights and checkpoints are left beside it.
         data_dir: where data sets are.
         on_round: called when a round begins, with its number and the sites' mean loss, None where
-            no step has told of one.
-        save_every: rounds between two checkpoints; None for none.
-        resume: the folder of the round to go on after; None to begin at the first.
+            no step has reported a loss.
+        save_every: rounds between two checkpoints; None: no checkpoints.
+        resume: the folder of the round to go on after; None: begin at the first round.
 
     Returns:
-        The scripted faults that never happened, in words: the run had ended before.
+        The labels of the scripted faults that never happened, because the run ended before.
 
     Raises:
-        RunAborted: the run ended early; says who or what caused it.
+        RunAborted: the run ended early; names the site or the cause.
         LogError: the log cannot be created.
         ScenarioError: the scenario does not say how long computing takes, or cannot be saved.
         CheckpointError: the run cannot go on from there.
@@ -105,7 +105,7 @@ def simulate(
             raise
         except RunAborted:
             raise
-        except Exception as error:  # our own fault: the log must say so, and end
+        except Exception as error:  # a bug of ours: the log must name it, and end
             simulation.ended(f"the simulation failed: {type(error).__name__}: {error}")
             raise
     return simulation.unused
@@ -113,7 +113,7 @@ def simulate(
 
 @contextmanager
 def one_thread(scenario: Scenario) -> Iterator[None]:
-    """Let torch compute in one thread: with another number the last bits of a sum are others."""
+    """Set torch to one thread, since the number of threads changes the last bits of sums."""
     if isinstance(scenario.task, Exchange):
         yield
         return
@@ -128,7 +128,7 @@ def one_thread(scenario: Scenario) -> Iterator[None]:
 
 
 class _Simulation:
-    """One run: the scheduler, its sites, their network and machines, and what befalls them."""
+    """One run: the scheduler, its sites, their network and machines, and the scripted faults."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class _Simulation:
         self._plan = plan
         self._running: tuple[RunLog, Scheduler] | None = None  # once there is a scheduler
         self._over = False  # the run is over: ignore further faults
-        self._scenario = structs.replace(scenario, shaped=True)  # its links cannot but be
+        self._scenario = structs.replace(scenario, shaped=True)  # simulated links always are
         self._service = service
         self._overlay = overlay = service.overlay
         self._log = log
@@ -158,10 +158,10 @@ class _Simulation:
         self._link_factors: Factors[tuple[int, int]] = Factors()
         self._compute_factors: Factors[int] = Factors()
         self._pauses: Counter[int | None] = Counter()  # in force, by site; None: the scheduler
-        self._endless: list[str] = []  # labels of what happened and never ends
+        self._endless: list[str] = []  # labels of faults that happened and never end
         self._disconnections: Counter[int] = Counter()  # in force, by site
         self._unused = dict.fromkeys(each.label for each in self._faults)
-        self._round = 0  # the latest that a site has begun
+        self._round = 0  # the latest round that a site has begun
 
     async def run(self) -> None:
         """Run to the end.
@@ -175,7 +175,7 @@ class _Simulation:
         scenario, overlay = self._scenario, self._overlay
         wait_s = math.inf if scenario.wait_s is None else scenario.wait_s
         control_s = self._service.machines.control_latency_s
-        # Where a run ends with the first loss, no silence is gone round, so none is told.
+        # A run that ends with the first loss makes no detour round a silent lane.
         unusual_s = math.inf if scenario.on_loss == "abort" else _UNUSUAL_S
         self._network = SimulatedNetwork(
             loop, overlay, scenario.seed, control_s, wait_s, unusual_s, connect_s=wait_s
@@ -206,7 +206,8 @@ class _Simulation:
         for world in self._worlds:
             world.end()
         ends = await asyncio.gather(*self._tasks, return_exceptions=True)
-        # A run that ended well did so without who was given up, or does not know that it has ended.
+        # After a run that ended well, a lost site's task, or one that did not learn of the end, may
+        # hold a NetError, which is no bug.
         bugs = (end for end in ends if isinstance(end, Exception) and not isinstance(end, NetError))
         bug = next(bugs, None)
         if aborted is not None:
@@ -224,7 +225,7 @@ class _Simulation:
             )
 
     def ended(self, error: str) -> None:
-        """Write the last event of a run that could not end by itself."""
+        """Log the last event of a run that its scheduler could not end."""
         if self._running is not None:
             run_log, scheduler = self._running
             if not run_log.has_ended:
@@ -257,7 +258,7 @@ class _Simulation:
                 self._inject(fault.label, fault)
 
     def _inject(self, label: str, what: Scripted) -> None:
-        """Let something happen of the fault that has the label."""
+        """Carry out one action of the fault with this label."""
         if self._over or self._running is None or self._running[0].has_ended:
             return
         self._unused.pop(label, None)
@@ -281,13 +282,13 @@ class _Simulation:
                 self._worlds[site].machine.slow(self._compute_factors.begin(site, factor))
             case ClockStep(site=site, offset_s=offset_s, drift=drift):
                 self._worlds[site].clock.step(offset_s, drift)
-        if what.for_s is not None:  # whether or not the process stands still that began the round
+        if what.for_s is not None:  # also if the process that began the round is paused
             self._loop.at(self._loop.time() + what.for_s, self._heal, what)
         elif not isinstance(what.action, ClockStep | ComputeFactor):  # these stop nothing
             self._endless.append(label)
 
     def standstill(self, error: Deadlock) -> str:
-        """Return why a run stands still, in words of its scenario where a fault is the reason."""
+        """Return why a run stands still; name the scenario's fault if that is the reason."""
         if not self._endless:
             return str(error)
         stalled = "; ".join(error.why) or "every site waits"
@@ -302,7 +303,7 @@ class _Simulation:
         self._note(what, over=True)
         match what.action:
             case Kill(site=site):
-                # It may have been started again after another death.
+                # Another kill's end may have started the site again.
                 if not self._over and self._network.sites[site].dead:
                     self._network.revive(site)
                     self._worlds[site].revive(self._network)
@@ -334,7 +335,7 @@ def _settle(future: asyncio.Future[None]) -> None:
 
 
 def _counted_from(began_s: float, at: Callable[..., object]) -> Callable[..., object]:
-    """Return a way to call back at moments that count from the beginning of a run."""
+    """Return `at` for moments that count from the beginning of a run."""
     return lambda at_s, *call: at(began_s + at_s, *call)
 
 
@@ -371,7 +372,7 @@ class _SimulatedWorld:
         self._host = network.sites[self._site]
 
     def revive(self, network: SimulatedNetwork) -> None:
-        """Live on another host, at the speed and with the clock of the one that died."""
+        """Move to another host, and keep the machine and clock of the host that died."""
         self._plug_in(network)
         self.machine.go_on()
 
@@ -393,7 +394,8 @@ class _SimulatedWorld:
     async def pause(self, seconds: float) -> None:
         if not self._is_over:
             self._pausing = up = self._loop.create_future()
-            # A run that stands still is at a deadlock, also while a site tries to come back to it.
+            # This timer must not keep the loop alive: a run that stands still is at a deadlock,
+            # also while a site tries to come back to it.
             self._loop.at_unless_idle(self._loop.time() + seconds, _settle, up)
             await up
             await self._host.awake()
@@ -401,7 +403,7 @@ class _SimulatedWorld:
             raise EndedWithout("the run is over")
 
     def end(self) -> None:
-        """Let no site try to come back to a run that is over."""
+        """End this site's tries to come back, since the run is over."""
         self._is_over = True
         _settle(self._pausing)
 

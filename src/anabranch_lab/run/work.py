@@ -1,4 +1,4 @@
-"""What a site does in a step, apart from talking: the work of each task, ours and users' own."""
+"""What a site computes in a step: the work of each task, ours and users' own."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ class Assignment:
     """What one site does in a run.
 
     Args:
-        work: computes.
+        work: computes the steps.
         wire: how the elements of its buffer travel.
-        samples: how many a step takes, where the pace does not say otherwise.
+        samples: how many a step takes, unless the pace says otherwise.
         evaluate_every: rounds between two evaluations; None where nothing is learnt.
-        held: how many samples each site trains on, by index; empty where that is not known.
+        held: how many samples each site trains on, by index; empty if unknown.
         labels: how many samples of each class this site trains on; empty where its task has no
             classes, or no single label for each sample.
-        own_state: the entries of its work's state that no other site has alike.
-        steps_of_update: how many local steps an update has, by the samples that are held, and
-            those of a step.
-        training: what trains, if the work is ours.
-        looks_when_told: whether a worker evaluates what it pulls where the scheduler says so, and
-            not by ``evaluate_every``.
+        own_state: the entries of the work's state that differ between sites.
+        steps_of_update: returns how many local steps an update has, given the samples held and
+            the samples of a step.
+        training: the training, if the work is ours.
+        looks_when_told: whether a worker evaluates the model it pulls when the scheduler says so,
+            instead of every ``evaluate_every`` rounds.
     """
 
     work: Work
@@ -65,13 +65,13 @@ class Assignment:
     looks_when_told: bool = False
 
     def steps_of(self, who: int, samples: int) -> int:
-        """Return how many local steps of so many samples an update of a site or client has."""
+        """Return how many local steps of `samples` each an update of a site or client has."""
         return self.steps_of_update(self.held[who] if self.held else 0, samples)
 
     def evaluate(self) -> tuple[float, list[float | None] | None]:
-        """Return how good the model is, and how good for each class.
+        """Return the model's accuracy, and its accuracy for each class.
 
-        A class without held-out samples has None, and all have where this site has no ``labels``.
+        A class without held-out samples has None. Without ``labels`` there is no list of classes.
         """
         if not self.labels:
             return self.work.evaluate(), None
@@ -84,11 +84,11 @@ class Assignment:
         return int(right.sum()) / int(there.sum()), by_class
 
     def stand_for(self, client: int, update: int) -> float:
-        """Train on the data of a registered client; return what it weighs by its samples.
+        """Train on the data of a registered client; return the client's weight by its samples.
 
         Args:
-            client: which.
-            update: a number that tells what it computes apart.
+            client: its number.
+            update: the number of its update, which seeds its draws.
         """
         if self.training is None:
             return 1.0
@@ -96,7 +96,7 @@ class Assignment:
         return self.held[client] * len(self.held) / sum(self.held)
 
     def pushed(self) -> Floats:
-        """Return what is pushed of a served model: the buffer, with what is no parameter in it."""
+        """Return the buffer to push to a served model, with elements that are no parameters."""
         work = self.work
         if averaged := averaged_elements(work):
             assert isinstance(work, ServableOwnWork | ServedSteps)
@@ -104,10 +104,10 @@ class Assignment:
         return work.buffer
 
     def share_of(self, site: int, workers: Sequence[int]) -> float:
-        """Return what a site weighs by its samples: 1 on the mean of those that compute.
+        """Return a site's weight by its samples; the mean over the sites that compute is 1.
 
         Raises:
-            RunAborted: it is not known how many samples each site has.
+            RunAborted: the number of samples of each site is unknown.
         """
         if not self.held:
             raise RunAborted(
@@ -134,7 +134,7 @@ def make_work(
         site: this site's index.
         names: of all sites.
         data_dir: where data sets are.
-        sizes_only: leave the numbers out.
+        sizes_only: chunks have sizes and no numbers.
 
     Raises:
         WorkError: the scenario's own code cannot be used; names the factory, and what is wrong.
@@ -189,7 +189,7 @@ def buffer_elements(scenario: Scenario, names: tuple[str, ...], data_dir: Path |
     return _model_elements(task.data, task.model, task.hidden)
 
 
-@cache  # a scheduler asks each time that it plans
+@cache  # the scheduler calls this for each plan
 def _model_elements(data: str, name: str, hidden: tuple[int, ...]) -> int:
     import torch
 
@@ -210,7 +210,7 @@ def _model_elements(data: str, name: str, hidden: tuple[int, ...]) -> int:
 
 
 def local_work(assigned: Assignment, scenario: Scenario) -> LocalWork:
-    """Return a site's work with what its local steps and averages go by.
+    """Return a site's work together with the rules of its local steps and averages.
 
     Raises:
         WorkError: its work has no model.
@@ -229,10 +229,10 @@ def local_work(assigned: Assignment, scenario: Scenario) -> LocalWork:
 
 
 def servable(work: Work, scenario: Scenario) -> ServableWork:
-    """Return work whose model servers can hold.
+    """Return the work, if servers can hold its model.
 
     Raises:
-        WorkError: it is not such.
+        WorkError: they cannot.
     """
     if isinstance(work, OwnWork) and not isinstance(work, ServableOwnWork):
         raise work.error(
@@ -270,8 +270,8 @@ def _make_own(
     return make_own_work(task.factory, Path(task.folder), context)
 
 
-_SPOILT = 0x5B0117  # tells the draws of adversaries from others of the same seed
-_MOST_UPDATES = 1 << 32  # of a client, in the seeds of its draws
+_SPOILT = 0x5B0117  # gives the draws of adversaries a stream apart from others of the same seed
+_MOST_UPDATES = 1 << 32  # of a client; keeps the seeds of different clients apart
 
 
 @lru_cache(maxsize=1)  # the sites of a simulation share it
@@ -285,10 +285,10 @@ def _dealt(
 def _shards(
     scenario: Scenario, task: Train, names: tuple[str, ...], data_dir: Path | None
 ) -> tuple[Indices, ...]:
-    """Return the samples of each worker, or of each client that is registered.
+    """Return the samples of each worker, or of each registered client.
 
     Raises:
-        ValueError: there are too few, which names the key, or none can be had.
+        ValueError: there are too few samples; names the key. Or the data cannot be loaded.
     """
     clients = scenario.clients
     parts, least = len(scenario.workers_named(names)), task.batch_size
@@ -305,7 +305,7 @@ def _shards(
 
 
 def check_data(scenario: Scenario, overlay: Overlay, data_dir: Path | None) -> None:
-    """Check, before a run begins, that its data can be had, dealt, and used by its model.
+    """Check, before a run begins, that its data can be loaded, dealt, and used by its model.
 
     Raises:
         ScenarioError: names the key, and what to do.
@@ -348,14 +348,14 @@ class _Training:
         self.labels: tuple[int, ...] = ()
         if clients is not None:
             self.held = tuple(map(len, shards))
-            who = site % len(shards)  # until it stands for one
+            who = site % len(shards)  # until the scheduler names a client
         else:
             held = [0] * len(names)
             for worker, shard in zip(workers, shards, strict=True):
                 held[worker] = len(shard)
             self.held = tuple(held)
             computes = site in workers
-            who = workers.index(site) if computes else -1  # no adversary; its samples are not used
+            who = workers.index(site) if computes else -1  # -1: no adversary, and no samples used
             if labels.ndim == 1:
                 mine = labels[shards[who]] if computes else labels[:0]
                 self.labels = tuple(np.bincount(mine, minlength=data.classes).tolist())
@@ -382,7 +382,7 @@ class _Training:
         self._classes = data.classes
         self._labels = data.train_labels
         self._noise = np.random.default_rng((scenario.seed, site, _SPOILT))
-        self.sends_each_step = True  # else an update is of several
+        self.sends_each_step = True  # False: an update is of several steps
         if clients is None and who in self._bad:
             self._trainer.train_on(shards[who], scenario.seed * len(names) + site, self._wrong())
         self.evaluate = partial(self._trainer.accuracy, task.evaluate_samples)
@@ -397,12 +397,12 @@ class _Training:
         return loss
 
     def spoil(self, update: Floats) -> None:
-        """Change what is contributed, where this site or client is an adversary."""
+        """Change a contribution in place, if this site or client is an adversary."""
         if self._adversaries is not None and self._who in self._bad:
             update[:] = self._adversaries.contribution(update, self._noise)
 
     def _wrong(self) -> torch.Tensor | None:
-        """Return what an adversary takes all samples for."""
+        """Return the labels that an adversary gives all samples."""
         import torch
 
         if self._adversaries is None:
@@ -419,7 +419,7 @@ class _Training:
         """Train on another client's samples from now on."""
         self._who = client
         labels = self._wrong() if client in self._bad else None
-        # A number for each, so that no two draw alike.
+        # One seed for each client and update, so that no two draw the same samples.
         seed = (self._seed * len(self._shards) + client) * _MOST_UPDATES + update
         self._trainer.train_on(self._shards[client], seed, labels)
 
@@ -431,7 +431,7 @@ class _Training:
 
 
 class _LearnsNothing:
-    """Work without weights and without memory: each round is like the first."""
+    """Work without weights or state: each round is like the first."""
 
     def evaluate(self) -> float:
         raise AssertionError("there is nothing to evaluate")
@@ -444,11 +444,11 @@ class _LearnsNothing:
 
 
 class _Exchanging(_LearnsNothing):
-    """Numbers whose mean is known, exchanged and checked."""
+    """Exchange numbers whose mean is known, and check the mean."""
 
     def __init__(self, task: Exchange, site: int, sites: int) -> None:
         self.buffer = np.empty(task.buffer_elements, np.float32)
-        self.model = self.buffer  # what comes is not looked at
+        self.model = self.buffer  # pulled values are not read
         self.make_rule: Callable[[int], Update] | None = None
         self._site = site
         self._sites = sites
@@ -464,7 +464,7 @@ class _Exchanging(_LearnsNothing):
 
 
 class _Sized(_LearnsNothing):
-    """No numbers, only their count."""
+    """Work whose chunks have only sizes."""
 
     def __init__(self, zeros: Floats) -> None:
         self.buffer = self.model = zeros
@@ -483,7 +483,7 @@ def _nothing(elements: int) -> Floats:
 
 
 def describe(task: Task) -> tuple[str, str]:
-    """Return what a task is about and what it exchanges, for people."""
+    """Return the data and the model of a task, as words for titles."""
     match task:
         case Train():
             return task.data, task.model
@@ -493,8 +493,8 @@ def describe(task: Task) -> tuple[str, str]:
             return "exchange", task.profile or f"{task.elements} elements"
 
 
-# What sites exchange when they compute nothing: whole numbers so small that float32 adds them up
-# exactly, in any order, so the mean is known to the last bit.
+# Sites that compute nothing exchange these whole numbers. They are so small that float32 adds them
+# exactly in any order, so the mean is known to the last bit.
 _PATTERN = (np.arange(251 * 1024) % 251).astype(np.float32)
 
 

@@ -1,6 +1,7 @@
 """A site's process: one site of a run, in real time over TCP.
 
-Of a fault script it carries out what is its own: its links follow it, and it kills or stops itself.
+The process carries out the scripted faults of its own site: it changes the rates of the site's
+links, and it kills or stops itself.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from anabranch_lab.run.scenario import Scenario, compute_model, script_of
 T = TypeVar("T")
 _log = logging.getLogger("anabranch")
 
-# The event loop shares the interpreter with training, which has a thread of its own; the default
-# of 5 ms is how long the loop would wait for its turn each time.
+# The event loop and the thread that trains share the interpreter. At the default of 5 ms the loop
+# would wait that long for each turn.
 _SWITCH_INTERVAL_S = 0.0005
 
 
@@ -51,30 +52,30 @@ def run_site(
     patience_s: float = 0.0,
     credentials: Credentials | None = None,
 ) -> None:
-    """Take part in a run as one site, to its end.
+    """Run one site of a run until the run ends.
 
     Args:
         name: this site's name in the run's overlay.
-        scheduler: where to join.
+        scheduler: the scheduler's address, where the site joins.
         token: the run's shared secret.
-        listen: where this site takes connections of other sites; see :class:`SiteAgent`.
+        listen: where this site accepts connections of other sites; see :class:`SiteAgent`.
         files: where this site reads and writes.
-        threads: for torch; None for its own choice.
-        stop_with_stdin: end when standard input closes, so that it cannot outlive the process that
-            started it.
-        advertise: the host at which other sites find this one; that of ``listen`` where None.
-        patience_s: how long to try where no scheduler answers.
-        credentials: for TLS; None for none.
+        threads: how many torch uses; None: torch chooses.
+        stop_with_stdin: end when standard input closes, so that this process cannot outlive its
+            parent.
+        advertise: the host at which other sites find this one; None: the host of ``listen``.
+        patience_s: how long to retry while no scheduler answers.
+        credentials: for TLS; None: no TLS.
 
     Raises:
-        RunAborted: the run ended early; says who or what caused it.
+        RunAborted: the run ended early; names the site or the cause.
         LinkError: the scheduler cannot be reached.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     if threads is not None:
-        # Torch reads it when it is imported: later, by what computes, or not at all.
+        # Torch reads this variable at import, which comes later, and only where a task needs torch.
         os.environ["OMP_NUM_THREADS"] = str(threads)
-    gc.freeze()  # modules stay loaded: collections would scan them again and again for nothing
+    gc.freeze()  # modules stay loaded, so each collection would scan them in vain
     try:
         asyncio.run(
             _run(
@@ -104,7 +105,7 @@ async def _run(
     patience_s: float,
     credentials: Credentials | None,
 ) -> None:
-    # What the process that started this one has to say of others, it says itself.
+    # A launcher that started this process prints such lines itself.
     say = None if stop_with_stdin else _log.warning
     world = _RealWorld(listen, advertise, patience_s, credentials, say)
     part = asyncio.ensure_future(take_part(world, name, scheduler, token, files))
@@ -136,8 +137,8 @@ class _RealWorld:
         self._model: ComputeModel | None = None
         self._site: int
         self._began: asyncio.Future[float]
-        self._is_followed = False  # the script, by an earlier incarnation
-        # Of the links from this site, by the address that each leads to.
+        self._is_followed = False  # an earlier incarnation has scheduled the scripted faults
+        # By the address that it leads to: each link from this site, and the link back.
         self._links: dict[Address, tuple[Link, Link | None]] = {}
         self._overlay: Overlay
 
@@ -178,7 +179,7 @@ class _RealWorld:
         return lanes
 
     def _follow(self, scripted: Sequence[Scripted], began: asyncio.Future[float]) -> None:
-        """Let what is scripted for this site's process happen to it."""
+        """Schedule the scripted kills and pauses of this site's process."""
         if began.cancelled():
             return
         began_s = began.result()
@@ -220,7 +221,7 @@ class _RealWorld:
 
 
 def _carry_out(what: Scripted) -> None:
-    """Let this process die, or stand still for a while."""
+    """Kill this process, or pause it."""
     match what.action:
         case Kill():
             os.kill(os.getpid(), signal.SIGKILL)

@@ -61,7 +61,7 @@ def test_links_that_no_sender_holds_have_no_faults(fault: str) -> None:
         ),
         (
             'kind = "kill", site = "dc1", at_s = 2, for_s = 2',
-            "fault[1].for_s: a real site that was killed is not started again by itself; leave",
+            "fault[1].for_s: nothing starts a killed site of a real run again; leave",
         ),
         (
             'kind = "slow", site = "dc1", at_s = 2, factor = 2',

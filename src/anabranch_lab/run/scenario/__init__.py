@@ -1,10 +1,10 @@
 """A scenario: one TOML file that describes a run, in either world.
 
-Here is what a whole scenario needs. Many of its tables are values that do what they say, and stand
-where that is done:
+This package holds the parts that only a whole scenario needs. Many of its tables are values with
+the methods that carry them out. Such a table stands beside its code:
 
 - where aggregates travel: planners, in `plan`;
-- who may proceed when, and how much work each has: paces and loads, in `pace`;
+- when a worker may proceed, and how much work it has: paces and loads, in `pace`;
 - how the scheduler learns of the network: `scheduler.awareness`;
 - how long computing takes: `fleet`; what goes wrong: `run.faults`;
 - what an update weighs: `merge`;

@@ -1,4 +1,4 @@
-"""Whether a scenario can be run: what its keys say of each other, its overlay, and its world."""
+"""Check that a scenario can be run: that its keys fit each other, its overlay, and its world."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from anabranch_lab.tasks.sampling import Shuffled
 
 
 class ScenarioError(BadInput):
-    """A scenario that cannot be run; the message names the file, the key and the fix."""
+    """The scenario cannot be run; the message names the file, the key and the fix."""
 
 
 def check_keys(scenario: Scenario) -> None:
-    """Check what the scenario's keys say of each other.
+    """Check that the scenario's keys fit each other.
 
     Raises:
         ScenarioError: names the key, and what to do.
@@ -109,7 +109,7 @@ def _check_own(task: Own) -> None:
 
 
 def _check_option(value: object, path: str) -> None:
-    """Check that a value reaches other processes as it is."""
+    """Check that a value reaches other processes unchanged."""
     match value:
         case float() if not math.isfinite(value):
             raise ScenarioError(f"{path}: must be a finite number, not {value}")
@@ -147,7 +147,7 @@ def _check_served_period(scenario: Scenario) -> None:
 
 
 def _check_one_by_one(scenario: Scenario) -> None:
-    """Check what looks at updates one by one."""
+    """Check the rules that need each update separately."""
     merge, mixes = scenario.merge, "updates" if scenario.serve is None else scenario.serve.mixes
     if filter_of(merge) is None and not isinstance(merge, Robust) and mixes == "updates":
         return
@@ -365,7 +365,7 @@ def _check_probes(scenario: Scenario) -> None:
 
 
 def check(scenario: Scenario, overlay: Overlay) -> None:
-    """Check what only the overlay can tell: sites and links that are named, and every plan.
+    """Check the scenario against its overlay: the sites and links that it names, and every plan.
 
     Raises:
         ScenarioError: names the key, and what to do.
@@ -394,7 +394,7 @@ def check(scenario: Scenario, overlay: Overlay) -> None:
                 _check_forest(scenario)
                 route = with_compute_times(route, scenario, overlay)
             plan = route.plan(overlay)
-            if plan.groups:  # a file may have them too
+            if plan.groups:  # a plan from a file may have groups too
                 _check_forest(scenario)
                 _check_groups(plan, scenario, overlay)
         except (OverlayError, PlanError) as error:
@@ -421,11 +421,11 @@ def _check_groups(plan: Plan, scenario: Scenario, overlay: Overlay) -> None:
 
 
 def check_real(scenario: Scenario, overlay: Overlay, emulated: bool = False) -> None:
-    """Check that a scenario asks for nothing that only a simulation has.
+    """Check that a scenario needs nothing that only a simulation has.
 
     Args:
-        scenario, overlay: what is to run, and where.
-        emulated: whether links are emulated, not held in the sender.
+        scenario, overlay: what is to run, and on which network.
+        emulated: whether the kernel keeps the links' rates, instead of the sender.
 
     Raises:
         ScenarioError: names the key, and what to do.
@@ -444,7 +444,7 @@ def check_real(scenario: Scenario, overlay: Overlay, emulated: bool = False) -> 
 
 
 def _check_real_faults(scenario: Scenario, overlay: Overlay, emulated: bool) -> None:
-    """Check that a real run can let happen what is scripted.
+    """Check that a real run can carry out the scripted faults.
 
     Raises:
         ScenarioError: names the entry, and what to do.
@@ -461,8 +461,7 @@ def _check_real_faults(scenario: Scenario, overlay: Overlay, emulated: bool) -> 
         match what.action:
             case Kill(for_s=float()):
                 raise ScenarioError(
-                    f"{entry}.for_s: a real site that was killed is not started again by itself; "
-                    f"{leave}"
+                    f"{entry}.for_s: nothing starts a killed site of a real run again; {leave}"
                 )
             case Kill() | Pause():
                 pass
@@ -500,7 +499,7 @@ def check_twin(scenario: Scenario) -> None:
 
 
 def check_simulable(scenario: Scenario) -> None:
-    """Check that a scenario says all that a simulation has to know.
+    """Check that a scenario has all that a simulation needs.
 
     Raises:
         ScenarioError: names the key, and what to do.

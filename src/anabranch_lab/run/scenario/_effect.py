@@ -1,8 +1,8 @@
-"""Keys that would do nothing beside the others: each is named, with what would make it effective.
+"""Keys that have no effect beside the others: name each, with what would give it an effect.
 
-A key that is left as it is by default is not given, as far as can be told. `tests/run/scenario`
-changes every key of small scenarios, one at a time, and looks whether the run changes. A key
-that no scenario there changes fails `test_every_key.py`, which so finds the next one.
+A key with its default value counts as not given. `tests/run/scenario` changes every key of small
+scenarios, one at a time, and looks whether the run changes. `test_every_key.py` fails for a key
+that changes none of them, and so finds the next key without effect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from anabranch_lab.tasks.sampling import Shuffled
 
 
 def without_effect(scenario: Scenario) -> Iterator[tuple[str, str]]:
-    """Yield each key that is given and changes nothing, and why, with what to do."""
+    """Yield each given key that has no effect, with the reason and the fix."""
     yield from _of_compute(scenario)
     yield from _of_pace(scenario)
     task, stop = scenario.task, scenario.stop
@@ -46,9 +46,9 @@ def without_effect(scenario: Scenario) -> Iterator[tuple[str, str]]:
 
 
 def without_numbers(scenario: Scenario) -> Iterator[str]:
-    """Yield each key that is given for training in a run whose chunks have only sizes.
+    """Yield each key of training that is given in a run whose chunks have only sizes.
 
-    Such a run times a training scenario as it stands, so these keys are named and not refused.
+    Such a run times a training scenario unchanged, so it warns of these keys and accepts them.
     """
     task, pace = scenario.task, scenario.pace
     if scenario.simulation.tensors != "sizes" or isinstance(task, Exchange):

@@ -1,4 +1,4 @@
-"""Reading a scenario file."""
+"""Read a scenario file."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _overlay(scenario: Scenario, source: Path | str, folder: Path) -> Overlay:
 
 
 def _from_folder(scenario: Scenario, folder: Path) -> Scenario:
-    """Return the scenario with the paths of its plans and of its own code made whole."""
+    """Return the scenario with absolute paths of its plans and of its own code."""
 
     def whole(route: AnyPlanner) -> AnyPlanner:
         if isinstance(route, FromFile):

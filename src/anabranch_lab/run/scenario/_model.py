@@ -29,15 +29,15 @@ from anabranch_lab.tasks.sampling import AnySampling, Shuffled
 
 
 class Stop(Table, frozen=True, kw_only=True):
-    """When a run ends: at whichever comes first. The round in progress is always finished.
+    """When a run ends: at whichever limit comes first. The round in progress is always finished.
 
     Args:
         rounds: how many synchronisations at most; where sites gossip, how many times each sends.
-        after_s: seconds since the run began; None for no limit.
-        at_target: once the task's ``target_accuracy`` has been seen.
-        reached_by: whose model counts where sites' models differ: the ``first`` that reaches the
-            target, the ``mean`` over the sites, or ``all``. Times and bytes to the target are told
-            by it too.
+        after_s: seconds since the run began; None: no limit.
+        at_target: end once an evaluation reaches the task's ``target_accuracy``.
+        reached_by: where sites' models differ, which models must reach the target: the ``first``
+            to reach it, their ``mean`` over the sites, or ``all``. Times and bytes to the target
+            follow it too.
     """
 
     rounds: Positive
@@ -47,13 +47,13 @@ class Stop(Table, frozen=True, kw_only=True):
 
 
 class Simulation(Table, frozen=True, kw_only=True):
-    """What only a simulation has to be told.
+    """Settings that only a simulation needs.
 
     Args:
-        tensors: whether chunks hold numbers (``real``) or have only sizes (``sizes``), which is
-            much faster, and trains nothing: a warning names the keys for training that are given.
-            None is ``real`` for training and ``sizes`` for exchanges.
-        control_latency_s: one way between the scheduler and each site, seconds; None for the median
+        tensors: whether chunks hold numbers (``real``) or have only sizes (``sizes``). Sizes alone
+            are much faster and train nothing; a warning names the keys of training that are given.
+            None: ``real`` for training and ``sizes`` for exchanges.
+        control_latency_s: one way between the scheduler and each site, seconds; None: the median
             latency of the overlay's links.
     """
 
@@ -69,19 +69,18 @@ _Bounds = Annotated[tuple[_Rate, ...], Meta(min_length=2, max_length=2)]
 
 
 class Graph(Table, frozen=True, kw_only=True):
-    """How a graph file, a table or a folder of measurements is read, and what it does not say.
+    """How to read a graph file, a table or a folder of measurements, and values that it lacks.
 
     See `anabranch.overlay.read_graph` and `anabranch.overlay.read_table`.
 
     Args:
         rate_bps: of links without a rate, bit/s; or two bounds, between which each direction's
             is drawn with the scenario's seed.
-        default_latency_s: of links for which the file has none, seconds.
-        largest_part: of a graph in several parts, whether the largest is kept and the others are
-            dropped.
+        default_latency_s: of links without a latency in the file, seconds.
+        largest_part: of a graph in several parts, keep the largest and drop the others.
         capacity, latency: the attribute of a graph's edges that holds it, as ``bandwidth:Mbit/s``;
-            ``*`` for any of the usual names.
-        latencies: another table or folder, which holds latencies, from the scenario's folder.
+            ``*``: any of the usual names.
+        latencies: another table or folder with latencies; its path starts at the scenario's folder.
     """
 
     rate_bps: _Rate | _Bounds | None = None
@@ -96,56 +95,56 @@ class Scenario(Table, frozen=True, kw_only=True):
     """What to run, once for each route. The six questions are route to sampling.
 
     Args:
-        label: for titles; each plan's own label if empty.
+        label: for titles; empty: each plan's own label.
         overlay: a built-in overlay's name, or the path of a file, from the scenario's folder.
-        graph: how a graph file, a table or a folder of measurements is read; None for others.
-        route: where aggregates travel, packed trees if not given; of a list, each is a run of its
-            own.
-        pace: when a participant may proceed.
-        period: how often they talk; where the model is served, how many local steps a worker makes
-            between pull and push, which then says how far they went.
-        average: what is averaged where the period has sites make local steps; None for the mean of
-            whole models, which steps wait for. Where the model is served, its outer optimiser is
-            the servers'.
-        gossip: which neighbours each site sends its model to. Sites use what comes instead of
-            averages of all. None averages, or all-reduces, over all sites.
+        graph: how to read a graph file, a table or a folder of measurements; None for others.
+        route: where aggregates travel; packed trees if not given. A list is a run for each route.
+        pace: when a site or worker may proceed.
+        period: how often the sites exchange. Where the model is served: how many local steps a
+            worker makes between pull and push; it then pushes how far they moved the model.
+        average: what sites average, where the period has them make local steps. None: the mean of
+            whole models, which steps wait for. Where the model is served, the servers use its outer
+            optimiser.
+        gossip: which neighbours each site sends its model to. Sites merge the models that come
+            instead of averages of all. None: average, or all-reduce, over all sites.
         merge: what an update weighs.
-        load: how much work each does.
-        sampling: which of its samples each draws.
+        load: how much work each site does.
+        sampling: which of its samples each site draws.
         task: what the sites do.
         stop: when the run ends.
-        compute: how long computing takes. In simulation that is all it takes; with real
-            processes, a site that is done sooner waits.
-        fault: what goes wrong, and when. Real runs have the faults of links where ``shaped``, and
+        compute: how long computing takes. In simulation computing takes exactly this time. A real
+            process that is done sooner waits.
+        fault: what goes wrong, and when. Real runs carry out faults of links where ``shaped``, and
             kills, pauses and sleep; the rest is for simulations.
-        simulation: what only a simulation has to be told.
-        deal: how chunks are dealt to the trees of the route; None for ``adaptive`` on packed trees
+        simulation: settings that only a simulation needs.
+        deal: how chunks are dealt to the trees of the route; None: ``adaptive`` on packed trees
             and ``by-share`` on other routes.
-        awareness: how the scheduler learns of the network while the run goes on, and plans again;
-            None keeps the first plan.
-        auxiliary: paths that help the trees' links; None for none.
-        serve: where the model is while workers push and pull; None all-reduces under ``bsp``, and
-            lets all sites compute under other paces.
-        clients: who is registered, where a worker stands for another client with each update; None
-            where each stands for itself.
-        on_loss: what becomes of all-reduces when a site or a link is lost: they are ``complete``d
-            among those that still reach one another, or begun again among them (``retry``), and
-            sites that are left out come back once they can; or the run ends (``abort``).
-        wait_s: how long a link or a site that is silent is waited for before it counts as lost,
-            seconds. None is 15 s between sites and 5 s for the scheduler, or longer where
-            connections have been silent before, and in simulation for ever.
-        least_sites: with fewer left than these it ends in any case.
+        awareness: how the scheduler measures the network during the run, and plans again; None:
+            keep the first plan.
+        auxiliary: paths that help the trees' links; None: no such paths.
+        serve: which sites hold the model while workers push and pull; None: all-reduce under
+            ``bsp``; under other paces, all sites compute.
+        clients: the registered clients, where a worker stands for another client with each update;
+            None: each worker stands for itself.
+        on_loss: what happens to all-reduces when a site or a link is lost. ``complete`` completes
+            them among the sites that still reach one another; ``retry`` begins them again among
+            these. With both, sites that are left out come back once they can. ``abort`` ends the
+            run.
+        wait_s: how long a link or a site may be silent before it counts as lost, seconds. None:
+            15 s between sites and 5 s for the scheduler, or longer where connections have been
+            silent before; in simulation, no limit.
+        least_sites: with fewer sites left than these the run ends in any case.
         seed: of every random choice.
-        chunk_elements: the most elements of a chunk; None for 262,144, and on packed trees for a
+        chunk_elements: the most elements of a chunk. None: 262,144, and on packed trees a
             thousandth of the buffer, between 16,384 and 65,536; or more, where a site would spend
             more than a quarter of a core on messages.
-        congestion_control: what lanes between machines ask the kernel for; None for bbr, and cubic
+        congestion_control: what lanes between machines ask the kernel for. None: bbr, and cubic
             on links of less than 1 ms that lose nothing. Where it may not be set, each lane takes
             several connections instead.
-        sample_every_s: how often a site writes down what its links carried, seconds.
-        shaped: hold each link to the overlay's rate and latency; None does where all processes are
-            on this machine and stand for sites, and not where their links are real. The
-            simulation's links always keep them.
+        sample_every_s: how often a site logs the bytes that its links carried, seconds.
+        shaped: hold each link to the overlay's rate and latency. None: yes where all processes
+            run on this machine and stand for sites, no where their links are real. The
+            simulation's links are always held.
     """
 
     label: str = ""
@@ -180,7 +179,7 @@ class Scenario(Table, frozen=True, kw_only=True):
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Sentences on values that are possible and seldom meant."""
+        """Warnings about values that are valid and seldom intended."""
         latency_s = self.simulation.control_latency_s
         if latency_s is None or not is_doubtful_latency(latency_s):
             return ()
@@ -188,7 +187,7 @@ class Scenario(Table, frozen=True, kw_only=True):
 
     @property
     def routes(self) -> tuple[AnyPlanner, ...]:
-        """The routes, each of which is a run of its own."""
+        """The routes; each is a separate run."""
         return self.route if isinstance(self.route, tuple) else (self.route,)
 
     @property
@@ -208,7 +207,7 @@ class Scenario(Table, frozen=True, kw_only=True):
 
     @property
     def has_local_steps(self) -> bool:
-        """Whether each site's optimiser uses its own gradients, so that models differ meanwhile."""
+        """Whether each site's optimiser uses the site's gradients, so that models differ."""
         averages = self.period.averages and not self.is_served
         return averages or self.gossip is not None
 
@@ -216,7 +215,7 @@ class Scenario(Table, frozen=True, kw_only=True):
         """Return how many local steps a worker makes between pull and push.
 
         Args:
-            held: samples of the worker, or of the client it stands for; any where that is unknown.
+            held: samples of the worker, or of the client it stands for; any value if unknown.
             samples: of a step.
         """
         if self.is_served and isinstance(self.period, EveryEpoch):
@@ -224,14 +223,14 @@ class Scenario(Table, frozen=True, kw_only=True):
         return self.period.steps if self.is_served and isinstance(self.period, Every) else 1
 
     def control_latency_s(self, overlay: Overlay) -> float:
-        """Return how far the scheduler of a simulation is from each site, one way, seconds."""
+        """Return the one-way latency between a simulation's scheduler and each site, seconds."""
         given = self.simulation.control_latency_s
         if given is not None:
             return given
         return median([link.latency_s for link in overlay.links] or [0.0])  # one site has no link
 
     def beside_its_scheduler(self) -> Scenario:
-        """Return it with the scheduler next to each site, unless it says how far that is."""
+        """Return the scenario with a control latency of 0, unless it gives one."""
         if self.simulation.control_latency_s is not None:
             return self
         beside = msgspec.structs.replace(self.simulation, control_latency_s=0.0)
@@ -242,7 +241,7 @@ class Scenario(Table, frozen=True, kw_only=True):
         return self.workers_named([site.name for site in overlay.sites])
 
     def workers_named(self, names: Sequence[str]) -> list[int]:
-        """Return those of sites with such names that compute, by index."""
+        """Return the indices, among sites with these names, of those that compute."""
         return (self.serve or Serve()).workers(names)
 
     def runs(self) -> tuple[Scenario, ...]:
@@ -251,12 +250,12 @@ class Scenario(Table, frozen=True, kw_only=True):
 
 
 def compute_model(scenario: Scenario, overlay: Overlay) -> ComputeModel | None:
-    """Return how long a scenario's computing takes on an overlay's sites; None if it says not.
+    """Return how long a scenario's computing takes on an overlay's sites; None: it does not say.
 
-    Where workers stand for clients, it is by client, from ``client-0`` on.
+    Where workers stand for clients, the model is by client, from ``client-0`` on.
 
     Raises:
-        ComputeError: it names a site that the overlay has not got, or asks the impossible.
+        ComputeError: ``[compute]`` names a site that the overlay lacks, or asks the impossible.
     """
     if scenario.compute is None:
         return None
@@ -267,16 +266,16 @@ def compute_model(scenario: Scenario, overlay: Overlay) -> ComputeModel | None:
 
 
 def script_of(scenario: Scenario, overlay: Overlay) -> tuple[Scripted, ...]:
-    """Return what a scenario's faults do on an overlay; the same wherever it is asked.
+    """Return what a scenario's faults do on an overlay; every process gets the same script.
 
     Raises:
-        FaultError: one cannot happen as it is written; see `script`.
+        FaultError: a fault cannot happen as it is written; see `script`.
     """
     return script(scenario.fault, overlay, rounds=scenario.stop.rounds, seed=scenario.seed)
 
 
 def with_compute_times(route: ForestRoute, scenario: Scenario, overlay: Overlay) -> ForestRoute:
-    """Return a forest that knows how long a scenario's workers compute, unless it says itself."""
+    """Return a forest with the compute times of a scenario's workers, unless it has its own."""
     if route.compute_s is not None:
         return route
     names = {site: overlay.sites[site].name for site in scenario.workers(overlay)}
@@ -288,5 +287,5 @@ def with_compute_times(route: ForestRoute, scenario: Scenario, overlay: Overlay)
 
 
 def encode(scenario: Scenario) -> str:
-    """Return a scenario as JSON text: two are the same where their texts are."""
+    """Return a scenario as JSON text; equal scenarios have equal texts."""
     return msgspec.json.encode(scenario).decode()

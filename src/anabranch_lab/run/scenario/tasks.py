@@ -20,23 +20,22 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
     Args:
         data: ``digits``, ``mnist``, ``fashion-mnist``, ``cifar-10``; ``cifar-10-part``, which needs
             only four of its files; ``spoken-digits``, as spectrograms; ``synthetic-tones``, which
-            are like those and need no file; or tokens: ``pairs``, ``translation``.
+            are like spoken digits and need no file; or tokens: ``pairs``, ``translation``.
         partition: which samples each site holds.
         model: ``softmax``, ``mlp``, ``cnn``, ``cnn-6``, ``lenet-5``, ``alexnet``, ``vgg-16``,
             ``resnet-20``, ``resnet-32`` or ``lstm``; for ``pairs``, ``bert`` or ``bert-tiny``; for
             ``translation``, ``t5-small`` or ``t5-tiny``.
-        hidden: widths of the hidden linear layers of an mlp or a cnn; its own choice if empty.
+        hidden: widths of the hidden linear layers of an mlp or a cnn; empty: the model's default.
         optimiser: ``sgd`` or ``adam``.
         learning_rate: step size.
         momentum: of sgd.
         batch_size: samples a site takes each step.
-        evaluate_every: rounds between two looks at the held-out data.
-        evaluate_every_s: where the model is served, look at it at these times instead, whichever
-            worker pulls first after each, seconds.
-        evaluate_samples: how much of it a look takes, the first samples; None for all.
-        target_accuracy: what time-to-accuracy is measured to; None for no target.
-        adversaries: sites or clients that label wrongly, or send what they should not; None for
-            none.
+        evaluate_every: rounds between two evaluations on the held-out data.
+        evaluate_every_s: seconds between two evaluations instead, where the model is served. The
+            first worker that pulls after each such time evaluates.
+        evaluate_samples: how many held-out samples an evaluation uses, the first ones; None: all.
+        target_accuracy: the accuracy of time-to-accuracy; None: no target.
+        adversaries: sites or clients that use wrong labels, or send wrong updates; None: no such.
     """
 
     data: Literal[
@@ -86,7 +85,7 @@ class Exchange(Table, frozen=True, kw_only=True, tag_field="kind", tag="exchange
         profile: the model whose parameter count the buffer has: ``alexnet``, ``vgg-16``, ``cnn``,
             ``resnet-20``, ``resnet-32``, ``lstm``, ``inception-v3``, ``bert`` or ``t5-small``; or
         elements: its length.
-        batch_size: samples whose computing ``[compute]`` lets pass before each exchange.
+        batch_size: samples before each exchange; ``[compute]`` says how long they take.
     """
 
     target_accuracy: ClassVar[None] = None
@@ -106,7 +105,7 @@ class Exchange(Table, frozen=True, kw_only=True, tag_field="kind", tag="exchange
 
 
 class Own(Table, frozen=True, kw_only=True, tag_field="kind", tag="own"):
-    """Do what code of your own does; `anabranch.train.work` says what it must have.
+    """Run code of your own; `anabranch.train.work` says what it must have.
 
     Args:
         factory: ``module:function``. The function takes a `anabranch.train.work.Context` and
@@ -116,7 +115,7 @@ class Own(Table, frozen=True, kw_only=True, tag_field="kind", tag="own"):
         batch_size: samples a site takes each step.
         evaluate_every: rounds between two calls of the work's ``evaluate``.
         evaluate_every_s: as of :class:`Train`.
-        target_accuracy: what time-to-accuracy is measured to; None for no target.
+        target_accuracy: the accuracy of time-to-accuracy; None: no target.
     """
 
     factory: str
