@@ -1,6 +1,6 @@
-"""Questions asked of anabranch before and after a run: scenarios, worlds, tasks and reports.
+"""The lab around anabranch, for before and after a run: scenarios, worlds, tasks and reports.
 
-It stands on `anabranch`, which imports nothing of it. Its libraries are the extra `lab`::
+It imports `anabranch`, which imports nothing of it. The extra `lab` installs its libraries::
 
     pip install 'anabranch[lab]'
 """

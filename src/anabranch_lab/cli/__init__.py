@@ -1,4 +1,4 @@
-"""The lab's commands, which join those of anabranch."""
+"""The lab's commands, added to those of anabranch."""
 
 # In the order in which the commands are listed.
 from anabranch_lab.cli import runs  # isort: skip  # noqa: F401

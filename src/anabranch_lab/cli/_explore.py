@@ -1,4 +1,4 @@
-"""The command that looks for faults that break a promise."""
+"""The command that searches for faults that break a contract."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anabranch.cli.commands import app, console, ending_on_interrupt
 if TYPE_CHECKING:
     from anabranch_lab.run.explore import Found
 
-_CASES = 50  # that a process runs before it tells of them
+_CASES = 50  # that a process runs before it reports them
 
 
 @app.command()
@@ -64,7 +64,7 @@ def explore(
 
 
 def search(first: int, jobs: int) -> Iterator[Found]:
-    """Yield what all cases so far came to, again and again, in processes of their own."""
+    """Run cases in other processes; yield the outcome of all cases so far, again and again."""
     from anabranch_lab.run.explore import Found, explore_seeds
 
     found = Found()

@@ -35,8 +35,8 @@ _ADVICE = {
     "part": "add edges, or keep only that part: --largest-part",
 }
 _ALEXNET_MB = 244.403
-_MOST_SITES_FOR_LIMIT = 60  # beyond, it takes minutes: a bound that is hardly above it
-# Beyond, to find an order or groups takes longer than all the others together.
+_MOST_SITES_FOR_LIMIT = 60  # with more, the limit takes minutes, and a close bound replaces it
+# With more sites, a ring's order or a forest's groups take longer than all other plans together.
 _MOST_SITES_FOR_SEARCHES = 100
 
 
@@ -152,9 +152,9 @@ def plan(
 
 
 def _planners(alone: AnyPlanner | None, sites: int, roots: int | None) -> list[AnyPlanner]:
-    """Return a route's planner; without one, a planner of each kind that takes no minutes.
+    """Return a route's planner; without a route, a planner of each kind that takes no minutes.
 
-    FAPT comes with one root, and then with so many; all sites if that is None.
+    FAPT comes with one root, and then with `roots`; None: all sites.
     """
     found: list[AnyPlanner] = []
     for kind, planner in ROUTES.items():
@@ -173,7 +173,7 @@ def _planners(alone: AnyPlanner | None, sites: int, roots: int | None) -> list[A
 def _compare(
     network: Overlay, planners: Sequence[AnyPlanner], elements: int, chunk_elements: int | None
 ) -> list[Plan]:
-    """Plan by each planner, and print what its rounds take as soon as that is known."""
+    """Plan by each planner, and print its predicted round time as soon as it is known."""
     size_bytes, within_cores = _ELEMENT_BYTES * elements, plans.within_cores(network)
     is_exact = network.size <= _MOST_SITES_FOR_LIMIT
     planned: list[Plan] = []

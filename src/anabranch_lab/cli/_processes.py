@@ -74,7 +74,7 @@ def host(
     if route >= len(runs):
         raise typer.BadParameter(f"--route {route}: {scenario} has routes 0..{len(runs) - 1}")
     tell, watches = sayer(log_format, sys.stderr), watching(progress_every, metrics)
-    if stop_with_stdin:  # what a process says that another has started ends with its account
+    if stop_with_stdin:  # a launcher reads this process's last line as the reason of its end
         tell, watches = (lambda line: None), replace(watches, progress_s=None)
     tell_doubts(network, loaded.doubts, tell)
     process = Process(

@@ -1,4 +1,4 @@
-"""Commands that read what runs left: report, replay, export."""
+"""Commands that read the logs of runs: report, replay, export."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def twin(
     ):
         simulated.log.parent.mkdir(parents=True, exist_ok=True)
         measured.log.parent.mkdir(parents=True, exist_ok=True)
-        # Real processes on one machine have their scheduler there, too.
+        # Real processes on one machine have their scheduler on that machine too.
         _simulate(replace(simulated, scenario=simulated.scenario.beside_its_scheduler()), data_dir)
         _run_locally(measured, data_dir, emulate)
         pairs.append((simulated.log, measured.log))
@@ -177,11 +177,11 @@ def twin(
 
 
 def new_folder(out: Path, stem: str) -> Path:
-    """Return a folder for logs and a report, not there yet, named after what runs and the time.
+    """Return a new path of a folder for logs and a report, named after the run and the time.
 
     Raises:
         LogError: ``out`` is a file.
-        ModuleNotFoundError: the report could not be written once the runs are over.
+        ModuleNotFoundError: a package is missing that the report needs after the runs.
     """
     for library in ("plotly", "jinja2"):
         if find_spec(library) is None:
@@ -206,7 +206,7 @@ def _run(
     metrics: str | None = None,
     journal: bool = False,
 ) -> None:
-    loaded = [_Loaded(path) for path in paths]  # complains before anything runs
+    loaded = [_Loaded(path) for path in paths]  # all are checked before any runs
     for each in loaded:
         each.check_real(emulate)
         if journal:
@@ -227,11 +227,11 @@ def _run(
 def _resumed(
     runs: list[_Run], save_every: int | None, resume: Path | None
 ) -> tuple[list[_Run], Path | None]:
-    """Return which runs are to be made, and the folder of the round to go on after.
+    """Return the runs to make, and the folder of the round to resume after.
 
     Raises:
         ScenarioError: a run cannot be saved or resumed.
-        CheckpointError: a run cannot go on from there.
+        CheckpointError: a run cannot resume from there.
     """
     saved = None if resume is None else find_checkpoint(resume)
     if saved is not None and len(runs) > 1:
@@ -272,7 +272,7 @@ def _run_all(
 
 
 def _report(runs: Sequence[_Run], folder: Path) -> list[Path]:
-    """Report those runs that ran, and return their logs."""
+    """Report the runs that ran, and return their logs."""
     from anabranch_lab.reports.report import write_report
 
     found = [log for run in runs for log in parts_of(run.log)]
@@ -286,7 +286,7 @@ def _report(runs: Sequence[_Run], folder: Path) -> list[Path]:
 
 
 def print_results(logs: Sequence[Path]) -> None:
-    """Print tables of what the runs came to, and what is to be known of each."""
+    """Print tables of the runs' results, and problems of each run."""
     runs = name_apart(read_runs(logs))
     for table in (tables.paces(runs), tables.forests(runs), tables.results(runs)):
         if table.rows:
@@ -300,7 +300,7 @@ def print_results(logs: Sequence[Path]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One route of one scenario, and where its log goes."""
+    """One route of one scenario, and the path of its log."""
 
     path: Path
     route: int
@@ -310,7 +310,7 @@ class _Run:
 
     @property
     def title(self) -> str:
-        """What it is called while it runs."""
+        """The run's title in the terminal."""
         label = self.scenario.label or self.path.stem
         routes = tag_of(self.scenario.routes[0])
         return f"{label}, {routes} ({self.overlay.size} sites)"
@@ -346,7 +346,7 @@ class _Loaded:
             say(f'warning: {where}: "sizes" trains nothing; unused: {keys}', sys.stderr)
 
     def check_data(self, data_dir: Path | None) -> None:
-        """Check that its data can be had, dealt, and used by its model."""
+        """Check that its data can be loaded, dealt, and used by its model."""
         from anabranch_lab.run.work import check_data
 
         self._check(check_data, self.scenario, self.overlay, data_dir)

@@ -6,13 +6,13 @@ _WINDOW_S = 0.1
 
 
 class BusyShare:
-    """Counts what a relay carried, and how busy it was meanwhile.
+    """Counts the bytes that a relay carried, and how busy it was meanwhile.
 
-    A relay is busy whenever it does not rest. Time in which it could not run, as other processes
-    had the cores, counts as busy: its packets are as late.
+    A relay is busy whenever it does not rest. Time in which other processes had the cores counts as
+    busy, since packets are late then too.
 
-    Each window of a tenth of a second weighs as much as the bytes that it carried, so that the
-    share is that of the exchanges, however long the sites compute between them.
+    Each window of a tenth of a second is weighted by its bytes. So the share is that of the
+    exchanges, however long the sites compute between them.
 
     Args:
         now_s: the time.
@@ -62,6 +62,6 @@ class BusyShare:
 
 
 def share_of(lines: str) -> float | None:
-    """Return the share that the last whole line tells; None where there is none."""
+    """Return the share in the last whole line; None if there is no whole line."""
     whole = lines.split("\n")[:-1]
     return float(whole[-1]) if whole else None

@@ -1,4 +1,4 @@
-"""An emulated overlay: made, changed while a run goes on, and taken down whatever happens."""
+"""Make an emulated overlay, change it during a run, and remove it whatever happens."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Emulation:
 
     Attributes:
         addresses: of each site, on the overlay; linked sites reach each other.
-        control_addresses: of each site, on the control network, whose links nothing holds.
-        control_address: the scheduler's there.
+        control_addresses: of each site, on the control network, whose links have no rate limit.
+        control_address: the scheduler's, on the control network.
         interface: the interface that has a site's address on the overlay.
-        way: how packets get from site to site: ``plain``, ``netem`` or ``relay``.
+        way: how packets travel between sites: ``plain``, ``netem`` or ``relay``.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -65,7 +65,7 @@ class Emulation:
         self.way: Way = layout.way
 
     def inside(self, site: int | None) -> list[str]:
-        """Return what to put before a command that is to run as a site; None: as the scheduler."""
+        """Return the prefix of a command that runs as a site; None: as the scheduler."""
         layout = self._layout
         name = layout.control_namespace if site is None else layout.namespaces[site]
         return ["ip", "netns", "exec", name]
@@ -73,10 +73,10 @@ class Emulation:
     def popen(
         self, site: int | None, command: Sequence[str], **options: Any
     ) -> subprocess.Popen[Any]:
-        """Start a process as a site, or, None, as the scheduler; it ends when the emulation does.
+        """Start a process as a site or as the scheduler; it ends when the emulation does.
 
         Args:
-            site: its index.
+            site: its index; None: the scheduler.
             command: what to start.
             options: of `subprocess.Popen`.
         """
@@ -85,7 +85,7 @@ class Emulation:
         return process
 
     def begin(self) -> None:
-        """Let the run begin: the links' traces count from now."""
+        """Begin the run: the links' traces count from now."""
         assert self._traces is None, "a run begins once"
         self._traces = threading.Thread(
             target=self._follow, args=(time.monotonic(),), name="link traces", daemon=True
@@ -103,7 +103,7 @@ class Emulation:
                 return
 
     def set_rates(self, rates_bps: Iterable[tuple[int, int, float]]) -> None:
-        """Hold links to new rates, at once, until their traces, if they have any, say otherwise.
+        """Change the rates of links at once; a link's trace, if it has one, may change it again.
 
         Args:
             rates_bps: source, target and new rate of each, bit/s.
@@ -115,7 +115,7 @@ class Emulation:
         carry_out(self._layout.set_rates(rates_bps))
 
     def cut(self, source: int, target: int) -> None:
-        """Let a link lose all packets from now on, without a word to either end.
+        """Lose all packets of a link from now on; neither end is told.
 
         Raises:
             KeyError: there is no such link.
@@ -127,14 +127,14 @@ class Emulation:
         self._cut.add((source, target))
 
     def cut_control(self, site: int, directions: Collection[Direction] = ("to", "from")) -> None:
-        """Let a site lose all packets to or from the control network, without a word.
+        """Lose all packets between a site and the control network; the site is not told.
 
         Args:
             site: its index.
-            directions: in which packets are lost; both unless said otherwise.
+            directions: in which packets are lost; both by default.
 
         Raises:
-            EmulationError: the kernel refuses, as where the site's packets are lost already.
+            EmulationError: the kernel refuses, for instance if the site's packets are lost already.
         """
         carry_out([self._layout.cut_control(site, directions)])
 
@@ -152,10 +152,10 @@ class Emulation:
         self._cut.remove((source, target))
 
     def check(self) -> None:
-        """Check that the links are still what they should be.
+        """Check that the emulation still works.
 
         Raises:
-            EmulationError: says what has failed since.
+            EmulationError: a trace's change of rates or the relay has failed; says why.
         """
         if self._failure is not None:
             raise self._failure
@@ -164,9 +164,9 @@ class Emulation:
 
     @property
     def relay_busy(self) -> float | None:
-        """How busy the relay was while it carried data, in [0, 1]; None where there is none.
+        """How busy the relay was while it carried data, in [0, 1]; None: there is no relay.
 
-        What links took is the network's time as long as the relay has time to spare.
+        While the relay has time to spare, the times that links take are the network's.
         """
         return None if self._relay is None else self._relay.busy()
 
@@ -195,23 +195,23 @@ def emulated(
     congestion_control: str | None = None,
     seed: int = 0,
 ) -> Iterator[Emulation]:
-    """Make an overlay's links on this machine, and take them down in the end.
+    """Make an overlay's links on this machine, and remove them in the end.
 
-    Needs root, iproute2, and a kernel with network namespaces, veth and HTB; with TUN where links
-    delay or lose packets; with IFB where ports are capped. Should this process be killed, the next
-    emulation clears away what it left.
+    Needs root, iproute2, and a kernel with network namespaces, veth and HTB. Links that delay or
+    lose packets may need TUN. Capped ports need IFB. If this process is killed, the next emulation
+    removes what it left.
 
     Args:
-        overlay: what to make. Between linked sites packets travel in both directions; where there
-            is no link back, nothing holds what comes back to a rate.
-        delays: let links delay and lose packets. If not, they are only held to their goodput.
-        forwarding: let sites reach those they have no link to, through others, as IP does.
-        congestion_control: of connections between sites; None for the machine's own choice.
-        seed: of which packets are lost.
+        overlay: what to make. Between linked sites packets travel in both directions; without a
+            link back, the packets that come back have no rate limit.
+        delays: make links delay and lose packets. If not, they are only held to their goodput.
+        forwarding: forward packets between sites without a link, through other sites, as IP does.
+        congestion_control: of connections between sites; None: the machine's default.
+        seed: of the draw of lost packets.
 
     Raises:
-        EmulationError: this machine or kernel cannot, or the overlay asks for what cannot be
-            emulated; the message says what is missing.
+        EmulationError: this machine or kernel cannot emulate, or the overlay cannot be emulated;
+            the message says what is missing.
     """
     _check_machine()
     if delays:
@@ -261,7 +261,7 @@ def carry_out(batches: Sequence[Batch]) -> None:
 
 
 def _account(batch: Batch, said: str) -> str:
-    """Say in one line what went wrong with a batch."""
+    """Return one line about the failure of a batch."""
     found = re.search(r"Command failed -:(\d+)", said)
     line = f" {batch.lines[int(found.group(1)) - 1]}" if found else ""
     why = said.partition("Command failed")[0].strip().replace("\n", "; ")
@@ -273,10 +273,10 @@ def _account(batch: Batch, said: str) -> str:
 
 
 class _Relay:
-    """The relay's process. It ends when this process does, however that comes about.
+    """The relay's process, which ends when this process does, however this one ends.
 
     Raises:
-        EmulationError: it cannot work here.
+        EmulationError: a relay cannot work here.
     """
 
     def __init__(self, wiring: Wiring) -> None:
@@ -288,7 +288,7 @@ class _Relay:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             text=True,
-            start_new_session=True,  # Ctrl-C reaches us alone; we end it when the rest has ended
+            start_new_session=True,  # Ctrl-C reaches this process only, which ends the relay last
         )
         assert self.popen.stdin is not None
         assert self.popen.stdout is not None
@@ -326,7 +326,7 @@ class _Relay:
         return said.splitlines()[-1] if said else f"exit code {self.popen.returncode}"
 
     def end(self) -> None:
-        """End it."""
+        """End the relay's process."""
         self.popen.kill()
         self.popen.wait()
         for stream in (self.popen.stdin, self.popen.stdout, self._stderr):
@@ -341,7 +341,7 @@ class _Relay:
 
 
 def check_emulable(overlay: Overlay) -> None:
-    """Check, before anything is made, that an overlay can be emulated on this machine.
+    """Check that an overlay can be emulated on this machine.
 
     Raises:
         EmulationError: says what is missing, and what to do.
@@ -382,7 +382,7 @@ def _kernel_delays(prefix: str) -> bool:
 
 
 def _clear_away() -> None:
-    """Remove what emulations have left whose process was killed."""
+    """Remove the namespaces of emulations whose process was killed."""
     if not _NAMESPACES.is_dir():
         return
     for path in _NAMESPACES.iterdir():
@@ -392,12 +392,12 @@ def _clear_away() -> None:
 
 
 def _remove(prefix: str) -> None:
-    """Remove an emulation's namespaces, as far as they are there."""
+    """Remove an emulation's namespaces that exist."""
     _delete([path.name for path in _NAMESPACES.glob(f"{prefix}-*")])
 
 
 def _delete(names: Sequence[str]) -> None:
-    # What cannot be removed now, the next emulation will try again.
+    # The next emulation tries again to remove what cannot be removed now.
     subprocess.run(
         ["ip", "-force", "-batch", "-"],
         input="".join(f"netns delete {name}\n" for name in names),

@@ -1,19 +1,21 @@
-"""What an emulated overlay is made of, as commands for ``ip`` and ``tc``. Pure.
+"""The devices of an emulated overlay, as commands for ``ip`` and ``tc``. Pure.
 
-Each site has a network namespace, in which a bridge without ports, ``site``, carries its address:
-some programs want an interface by name. Sites that are linked are joined by two devices, ``toN`` in
-the namespace of each, and what leaves a device is held by HTB to the rate of its link. The devices
-are a veth pair; where packets are to be delayed and lost and the kernel cannot, they are the two
-ends of a relay process. Every site also has a way to the control network, which nothing holds.
+Each site has a network namespace, in which a bridge without ports, ``site``, carries its address,
+since some programs want an interface by name. Two devices join linked sites, ``toN`` in the
+namespace of each. HTB limits the traffic that leaves a device to the rate of its link. The devices
+are a veth pair. Where the kernel cannot delay or lose the packets as needed, they are the two ends
+of a relay process. Every site also has a link without a limit to the control network.
 
-A capped port is an IFB device that all links' traffic passes in one direction: there HTB holds the
-sum, with a class for each link, so that links share it evenly and one may take what another leaves.
-A cut link's packets are redirected to the bridge without ports, which is a hole. ARP still passes:
-where it fails, the kernel reports an unreachable host, in both directions, to those who only wait.
+A capped port is an IFB device that all links' traffic passes in one direction. There HTB limits the
+sum, with a class for each link. So links share the port evenly, and one may use what another
+leaves.
+
+A cut link's packets are redirected to the bridge without ports, which drops them. ARP still passes:
+if it failed, the kernel would report an unreachable host, in both directions, to waiting processes.
 
 The numbers of HTB: with a burst of one packet a link never sends faster than its rate, so that even
-a small message is timed right; the quantum keeps the classes of a port fair although the kernel
-hands over up to 64 KB at once.
+a small message takes the right time. The quantum keeps the classes of a port fair, although the
+kernel hands over up to 64 KB at once.
 """
 
 from __future__ import annotations
@@ -29,15 +31,15 @@ from anabranch._typed_toml import BadInput
 from anabranch.overlay import Link, Overlay
 
 Way = Literal["plain", "netem", "relay"]
-"""How packets get from site to site: at once; held back by the kernel; or by a relay process."""
+"""How packets travel between sites: without delay; delayed by the kernel; or through a relay."""
 
 Direction = Literal["to", "from"]
-"""Of packets between a site and the control network, as the latter sees them."""
+"""Of packets between a site and the control network: to or from the control network."""
 
 _LINKS_A_CORE = 30
-"""With more, a lane's second connection takes more from the sites than it carries. A round of 16 MB
-over links of 1 to 6 ms took, with two connections and with one, 1.97 and 1.94 s on 23 links a core,
-and 3.69 and 2.02 s on 36 (a run each, by hand)."""
+"""With more links, a lane's second connection costs the sites more time than it saves. A round of
+16 MB over links of 1 to 6 ms took 1.97 s with two connections and 1.94 s with one on 23 links a
+core. On 36 links a core it took 3.69 and 2.02 s (a run each, by hand)."""
 
 SITE = "site"
 CONTROL = "control"
@@ -56,7 +58,7 @@ def most_strands(overlay: Overlay, cores: int) -> int | None:
     """Return how many connections a lane may take at most, where all sites share some cores.
 
     Returns:
-        1 where links are many; None where each lane takes what suits its way.
+        1 where links are many; None where each lane may take as many as suit its path.
     """
     return 1 if len(list(overlay)) > _LINKS_A_CORE * cores else None
 
@@ -71,7 +73,7 @@ class Batch:
 
     Args:
         tool: ``ip`` or ``tc``.
-        namespace: where they are carried out; None for the machine's own.
+        namespace: where they are carried out; None: the machine's own.
         lines: one command each.
     """
 
@@ -94,7 +96,7 @@ class Change:
 
 
 def changes(overlay: Overlay) -> list[Change]:
-    """Return what the links' traces change during a run, in order; rates at the start are left out.
+    """Return the changes of rates by the links' traces, in order, without the rates at the start.
 
     >>> from anabranch.overlay import Site, Trace
     >>> trace = Trace((0.0, 5.0), (2e6, 1e6))
@@ -113,7 +115,9 @@ def changes(overlay: Overlay) -> list[Change]:
 
 
 def next_hops(overlay: Overlay) -> dict[tuple[int, int], int]:
-    """Return through which neighbour a site reaches each other: fewest links, then least latency.
+    """Return the neighbour through which each site reaches each other site, by (site, target).
+
+    A path has the fewest links, and of those the least latency.
 
     >>> from anabranch.overlay import random_sparse
     >>> overlay = random_sparse(6, seed=1)
@@ -124,7 +128,7 @@ def next_hops(overlay: Overlay) -> dict[tuple[int, int], int]:
     hops = {}
     for target in range(overlay.size):
         seen: set[int] = set()
-        # Towards the target: the way from a site is one link and the best way of its neighbour.
+        # From the target backwards: a site's path is one link and its neighbour's best path.
         queue = [(0, 0.0, target, target)]
         while queue:
             links, latency_s, site, via = heapq.heappop(queue)
@@ -141,7 +145,7 @@ def next_hops(overlay: Overlay) -> dict[tuple[int, int], int]:
 
 
 def device(site: int) -> str:
-    """Return what the device that leads to a site is called."""
+    """Return the name of the device that leads to a site."""
     return f"to{site}"
 
 
@@ -151,10 +155,10 @@ class Layout:
 
     Args:
         overlay: what to make.
-        prefix: what the names of its namespaces begin with.
-        way: how packets get from site to site.
-        forwarding: let sites reach those they have no link to, through others, as IP does.
-        congestion_control: of connections between sites; None for the machine's own choice.
+        prefix: of the names of its namespaces.
+        way: how packets travel between sites.
+        forwarding: forward packets between sites without a link, through other sites, as IP does.
+        congestion_control: of connections between sites; None: the machine's default.
     """
 
     overlay: Overlay
@@ -190,13 +194,13 @@ class Layout:
         return _address(77, site)
 
     def control_address(self, site: int) -> str:
-        """Return an address on the control network; one past the last site is the scheduler's."""
+        """Return a site's address on the control network; one past the last is the scheduler's."""
         return _address(78, site)
 
     # --- made
 
     def create(self) -> Batch:
-        """Return what makes the namespaces, and the devices that join them."""
+        """Return the commands that make the namespaces, and the devices that join them."""
         lines = [f"netns add {name}" for name in (*self.namespaces, self.control_namespace)]
         lines += [
             f"link add {CONTROL} netns {name} type veth peer name {device(site)} "
@@ -212,7 +216,7 @@ class Layout:
         return Batch("ip", None, tuple(lines))
 
     def configure(self) -> list[Batch]:
-        """Return what gives every namespace its addresses and routes."""
+        """Return the commands that give every namespace its addresses and routes."""
         control = [
             "link set lo up",
             f"link add {CONTROL} type bridge",
@@ -250,7 +254,7 @@ class Layout:
         return batches
 
     def hold(self) -> list[Batch]:
-        """Return what holds every link and port to its rate."""
+        """Return the commands that limit every link and port to its rate."""
         batches = []
         for site, name in enumerate(self.namespaces):
             lines = [f"qdisc add dev {CONTROL} clsact"]
@@ -275,11 +279,11 @@ class Layout:
         return batches
 
     def settings(self) -> dict[int, str]:
-        """Return what else is to be set inside sites' namespaces, as a script of the shell."""
+        """Return further settings inside sites' namespaces, by site, as shell scripts."""
         scripts = {}
         for site in range(self.overlay.size):
             lines = []
-            if self.forwarding:  # as a router does, from wherever the way back may lead
+            if self.forwarding:  # as a router; the reverse path may use another device
                 lines.append("echo 1 > /proc/sys/net/ipv4/ip_forward")
                 lines.append(
                     "for each in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $each; done"
@@ -292,12 +296,12 @@ class Layout:
         return scripts
 
     def _handover_shift(self, site: int) -> int | None:
-        """Return for which round trips TCP is to hand over more at once.
+        """Return the shift that makes TCP hand over more at once on short round trips.
 
-        TCP hands over what it sends in a millisecond, and 64 KB less one halving for each
-        2^shift us of round trip; at 20 Mbit/s that is two packets at a time, and the relay's work
-        is for each time. This shift adds 8 or 16 KB to the shortest of a site's round trips, and
-        less to longer ones. Older kernels have no such setting, and the relay more to do.
+        TCP hands over the bytes that it sends in a millisecond, plus 64 KB halved once for each
+        2^shift us of round trip. At 20 Mbit/s that is two packets at a time, and each time costs
+        the relay work. This shift adds 8 or 16 KB to the shortest of a site's round trips, and
+        less to longer ones. Older kernels have no such setting, so their relay has more to do.
         """
         round_trips_s = [
             sum(link.latency_s for link in (there, back) if link is not None)
@@ -312,7 +316,7 @@ class Layout:
     # --- changed
 
     def set_rates(self, rates_bps: Iterable[tuple[int, int, float]]) -> list[Batch]:
-        """Return what gives links, by source and target, new rates.
+        """Return the commands that give links, by source and target, new rates.
 
         Raises:
             KeyError: there is no such link.
@@ -325,12 +329,12 @@ class Layout:
             batch.append(
                 f"class change dev {to} parent 1: classid 1:1 htb {self._rate(payload_bps)} {_HTB}"
             )
-            if self.way != "netem":  # whose queue is counted in packets, and long enough for any
+            if self.way != "netem":  # netem's queue is in packets, and long enough for any rate
                 batch.append(f"qdisc change dev {to} parent 1:1 handle 10: {_fifo(payload_bps)}")
         return [Batch("tc", name, tuple(each)) for name, each in lines.items()]
 
     def cut(self, source: int, target: int) -> Batch:
-        """Return what makes a link lose everything that is sent from now on.
+        """Return the commands that make a link lose all packets from now on.
 
         Raises:
             KeyError: there is no such link.
@@ -340,7 +344,7 @@ class Layout:
         return Batch("tc", self.namespaces[source], (line,))
 
     def heal(self, source: int, target: int) -> Batch:
-        """Return what undoes ``cut``.
+        """Return the commands that undo ``cut``.
 
         Raises:
             KeyError: there is no such link.
@@ -350,7 +354,7 @@ class Layout:
         return Batch("tc", self.namespaces[source], (line,))
 
     def cut_control(self, site: int, directions: Collection[Direction]) -> Batch:
-        """Return what makes a site's way to or from the control network lose all packets."""
+        """Return the commands that lose all packets of a site to or from the control network."""
         hooks = {"to": "egress", "from": "ingress"}
         lines = [f"filter add dev {CONTROL} {hooks[each]} pref 1 {_LOSE}" for each in directions]
         return Batch("tc", self.namespaces[site], tuple(lines))
@@ -367,7 +371,7 @@ class Layout:
         return sorted({*self.overlay.targets[site], *self.overlay.sources[site]})
 
     def _ports(self, site: int) -> dict[str, float]:
-        """Return the rates of a site's capped ports, by the name of the device that holds each."""
+        """Return the rates of a site's capped ports, by the name of the port's device."""
         ports = {
             "uplink": self.overlay.sites[site].uplink_bps,
             "downlink": self.overlay.sites[site].downlink_bps,
@@ -394,7 +398,7 @@ class Layout:
         return lines
 
     def _payload_bps(self, link: Link, rate_bps: float) -> float:
-        """Return what payload a link carries; where packets are really lost, they take its time."""
+        """Return a link's limit of payload; with a relay, lost packets use part of it."""
         return rate_bps if self.way == "relay" else rate_bps * (1.0 - link.loss)
 
     def _rate(self, payload_bps: float, most_bps: float | None = None) -> str:
@@ -410,7 +414,7 @@ class Layout:
         return _netem(link.latency_s, fastest_bps)
 
     def _back(self, source: int, target: int) -> str:
-        """Return the queue of a way back that is no link: as late as the link there, unheld."""
+        """Return the queue of a direction without a link: the other link's latency, no limit."""
         link = self._link(source, target)
         return _netem(link.latency_s, link.rate_bps)
 
@@ -436,12 +440,12 @@ def _netem(latency_s: float, rate_bps: float) -> str:
 def needed_way(overlay: Overlay, kernel_delays: Callable[[], bool]) -> Way:
     """Return how an overlay's packets must travel.
 
-    The kernel's netem delays well, but loses what the sender handed over at once, up to 64 KB,
-    where a network loses one packet of it; so loss needs the relay.
+    The kernel's netem delays well. But where a network loses one packet, netem loses up to 64 KB
+    that the sender handed over at once. So loss needs the relay.
 
     Args:
-        overlay: what is to be emulated.
-        kernel_delays: returns whether the kernel has netem; asked only if it matters.
+        overlay: what to emulate.
+        kernel_delays: returns whether the kernel has netem; called only if it matters.
     """
     if any(link.loss for link in overlay):
         return "relay"
@@ -451,7 +455,7 @@ def needed_way(overlay: Overlay, kernel_delays: Callable[[], bool]) -> Way:
 
 
 def check(overlay: Overlay) -> None:
-    """Check that an overlay asks for nothing that emulated links do not do.
+    """Check that emulated links can do all that an overlay needs.
 
     Raises:
         EmulationError: names the link, and what to do.

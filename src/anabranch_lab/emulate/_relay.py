@@ -2,16 +2,15 @@
 
     python -m anabranch_lab.emulate._relay
 
-It reads a `Wiring` as one line of JSON from standard input, opens both ends of every pair of links
-as TUN devices, says ``ready``, and relays until standard input closes. Rates are not its business:
-the kernel holds what comes out of a device before it gets here. While it relays it says how busy it
-is (`BusyShare`), a line each second: a relay that is always busy delays packets for longer than the
-network would.
+The relay reads a `Wiring` as one line of JSON from standard input. It opens both ends of every pair
+of links as TUN devices, prints ``ready``, and relays until standard input closes. It does not limit
+rates: the kernel does so before packets reach the relay. Each second it prints a line that says how
+busy it is (`BusyShare`): a relay that is always busy delays packets longer than the network would.
 
-The kernel hands over what TCP sent at once, up to 64 KB, as one packet with a header that says how
-long its segments are (``IFF_VNET_HDR``), and takes it back so: that is what makes a relay in Python
-fast enough. Loss takes single segments, as a network would, so a packet that loses one is cut in
-two around it.
+The kernel hands over the bytes that TCP sent at once, up to 64 KB, as one packet. Its header gives
+the length of its segments (``IFF_VNET_HDR``). The kernel takes such packets back too, which makes a
+relay in Python fast enough. Loss hits single segments, as in a network, so the relay cuts a packet
+that loses one in two around it.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ _IFF_TUN = 0x0001
 _IFF_NO_PI = 0x1000
 _IFF_VNET_HDR = 0x4000
 _CHECKSUM_AND_TSO = 0x01 | 0x02 | 0x04 | 0x08  # of IPv4, of IPv6, and with ECN
-# Packets are looked after this often while there are any, many at a time: a wake-up for each would
-# take most of a core. It is how wrong a delay may be.
+# While there are packets, the relay handles them this often, many at a time: a wake-up for each
+# would take most of a core. A delay may be wrong by this much.
 _TICK_S = 0.0005
-# A network does not wait for the sites' computing: the relay runs as soon as it wakes up, ahead of
-# all processes without a real-time priority. Niceness alone leaves it waiting for its turn, with
-# every packet in hand.
+# A network does not wait for the sites' computing. So the relay runs as soon as it wakes up, ahead
+# of all processes without a real-time priority. With niceness alone it would wait for its turn
+# while it holds packets.
 _PRIORITY = 20
 _SAY_S = 1.0  # between two lines about the load
 
@@ -53,7 +52,7 @@ def open_devices(devices: Sequence[tuple[str, str]]) -> list[int]:
     """Make TUN devices in namespaces, and return their descriptors.
 
     Raises:
-        OSError: the kernel has no TUN, or will not let us.
+        OSError: the kernel has no TUN, or denies it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     opened = []
@@ -78,7 +77,7 @@ def relay(
         wiring: what to do.
         opened: its devices' descriptors.
         until: the descriptor.
-        tell: called with the load so far, about once a second while there are packets.
+        tell: called with the load so far, at most once a second.
     """
     poll = select.epoll()
     poll.register(until, select.EPOLLIN)
@@ -86,7 +85,7 @@ def relay(
     for line in wiring.lines:
         ways[opened[line.source]] = (
             opened[line.target],
-            line.delay_s - _TICK_S / 2,  # on average a packet has waited that long to be read
+            line.delay_s - _TICK_S / 2,  # on average a packet waits half a tick to be read
             Losses(line.loss, line.seed),
             line.loss > 0,
         )
@@ -137,11 +136,11 @@ def relay(
             tell(load)
         if flying and (rest_s := min(_TICK_S, flying[0][0] - now_s)) > 0.0:
             time.sleep(rest_s)
-            load.rested(rest_s)  # if it took longer, others had the core: that counts as busy
+            load.rested(rest_s)  # a longer sleep means that others had the core, which is busy
 
 
 def main() -> None:
-    """Relay what standard input asks for, until it closes."""
+    """Relay by the `Wiring` on standard input, until it closes."""
     wiring = Wiring.loads(sys.stdin.readline())
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(_PRIORITY))
     opened = open_devices(wiring.devices)
@@ -151,7 +150,7 @@ def main() -> None:
 
 
 def _tell(load: BusyShare) -> None:
-    # Without a reader the pipe fills up; the relay must go on, and later lines say the same.
+    # Without a reader the pipe fills up. The relay must not block, and later lines replace this.
     with suppress(BlockingIOError):
         os.write(sys.stdout.fileno(), load.dumps().encode())
 

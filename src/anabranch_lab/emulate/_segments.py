@@ -1,7 +1,7 @@
-"""Packets as TCP hands them over, up to 64 KB at once, and what is left after a loss. Pure.
+"""Packets as TCP hands them over, up to 64 KB at once, and their remains after a loss. Pure.
 
 A packet here begins with the header that Linux puts before it on a TUN device (``IFF_VNET_HDR``),
-which says how long its segments are.
+which gives the length of its segments.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import random
 import struct
 from collections.abc import Iterator, Sequence
 
-# struct virtio_net_hdr: flags, kind of segmentation, bytes of headers, of a segment's payload, and
-# where a checksum is still to be put.
+# struct virtio_net_hdr: flags, kind of segmentation, bytes of headers, bytes of a segment's
+# payload, and where the checksum starts and goes (csum_start, csum_offset).
 _VNET = struct.Struct("=BBHHHH")
 _GSO_NONE = 0
 _GSO_TCP4 = 1
@@ -21,7 +21,7 @@ MOST_BYTES = _VNET.size + 65_535
 
 
 class Losses:
-    """Which of a line's segments are lost: each with the same chance, whatever befell the others.
+    """Draws which of a line's segments are lost: each with the same chance, independently.
 
     >>> losses = Losses(loss=0.5, seed=1)
     >>> [losses.of(segments) for segments in (4, 4, 4)]
@@ -49,7 +49,7 @@ class Losses:
 
 
 def segments(packet: bytes) -> int:
-    """Return how many packets the network would see: 1, or more of one that TCP sent at once."""
+    """Return how many packets the network would see: more than 1 if TCP sent several at once."""
     kind, segment_bytes = packet[1] & ~_GSO_ECN, packet[4] | packet[5] << 8
     if kind != _GSO_TCP4:
         return 1
@@ -57,7 +57,7 @@ def segments(packet: bytes) -> int:
 
 
 def without(packet: bytes, lost: Sequence[int]) -> Iterator[bytes]:
-    """Yield what is left of a packet once it has lost some of its segments, in order.
+    """Yield the remaining parts of a packet that lost some of its segments, in order.
 
     Args:
         packet: with its ``virtio_net_hdr``, an IPv4 packet.
@@ -78,26 +78,26 @@ def _header_bytes(packet: bytes) -> int:
 
 
 def _part(packet: bytes, first: int, end: int, count: int) -> bytes:
-    """Return segments ``first`` to ``end`` of a TCP packet as a packet of their own."""
+    """Return segments [``first``, ``end``) of a TCP packet as a separate packet."""
     flags, kind, _, segment_bytes, start, offset = _VNET.unpack_from(packet)
     header_bytes = _header_bytes(packet)
     at = _VNET.size + header_bytes
     payload = packet[at + first * segment_bytes : at + end * segment_bytes]
     header = bytearray(packet[_VNET.size : at])
     tcp = (header[0] & 15) * 4
-    # IP: length and number are those of the part, and so is the checksum.
+    # IP: the length, the identification and the checksum of the part.
     number = int.from_bytes(header[4:6], "big") + first
     struct.pack_into(">HH", header, 2, header_bytes + len(payload), number & 0xFFFF)
     struct.pack_into(">H", header, 10, 0)
     struct.pack_into(">H", header, 10, ~_sum(header[:tcp]) & 0xFFFF)
-    # TCP: where the payload lies in the stream, and what only the last and first segment say.
+    # TCP: the part's sequence number; FIN and PSH only at the end, CWR only at the start.
     (sequence,) = struct.unpack_from(">I", header, tcp + 4)
     struct.pack_into(">I", header, tcp + 4, (sequence + first * segment_bytes) & 0xFFFFFFFF)
     if end < count:
         header[tcp + 13] &= ~0x09 & 0xFF  # FIN, PSH
     if first > 0:
         header[tcp + 13] &= ~0x80 & 0xFF  # CWR
-    # The checksum is left to the device; what it starts from is the sum of the pseudo-header.
+    # The device computes the TCP checksum, starting from the sum of the pseudo-header.
     pseudo = header[12:20] + struct.pack(">HH", 6, header_bytes - tcp + len(payload))
     struct.pack_into(">H", header, tcp + 16, _sum(pseudo))
     if len(payload) <= segment_bytes:
@@ -107,7 +107,7 @@ def _part(packet: bytes, first: int, end: int, count: int) -> bytes:
 
 
 def _sum(data: bytes | bytearray) -> int:
-    """Return the Internet's sum of 16-bit words, before it is complemented (RFC 1071)."""
+    """Return the Internet checksum's sum of 16-bit words, not complemented (RFC 1071)."""
     total: int = sum(struct.unpack(f">{len(data) // 2}H", data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)

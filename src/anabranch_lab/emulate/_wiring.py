@@ -1,4 +1,4 @@
-"""What a relay process is told: which devices it makes, and what it does between them. Pure."""
+"""The settings of a relay process: its devices, and the delay and loss between them. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from anabranch_lab.emulate._layout import Layout, device
 
 READY = "ready"
-"""What a relay says once its devices are there."""
+"""The line that a relay prints once its devices exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Line:
         source, target: indices into the wiring's devices.
         delay_s: how long a packet takes.
         loss: share of segments lost, in [0, 1).
-        seed: of which ones.
+        seed: of the draw of lost segments.
     """
 
     source: int
@@ -31,18 +31,18 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """What a relay does.
+    """The settings of a relay.
 
     Args:
         devices: namespace and name of each device to make.
-        lines: where what comes out of each goes.
+        lines: for each device, the device that its packets go to, with delay and loss.
     """
 
     devices: tuple[tuple[str, str], ...]
     lines: tuple[Line, ...]
 
     def dumps(self) -> str:
-        """Return it as one line of text; ``loads`` reads it."""
+        """Return the wiring as one line of text; ``loads`` reads it."""
         lines = [
             (line.source, line.target, line.delay_s, line.loss, line.seed) for line in self.lines
         ]
@@ -50,7 +50,7 @@ class Wiring:
 
     @staticmethod
     def loads(text: str) -> Wiring:
-        """Read what ``dumps`` wrote."""
+        """Read the text that ``dumps`` wrote."""
         devices, lines = json.loads(text)
         return Wiring(
             tuple((namespace, name) for namespace, name in devices),
@@ -59,7 +59,7 @@ class Wiring:
 
 
 def wire(layout: Layout, seed: int) -> Wiring:
-    """Return what the relay of a layout does. Where there is no link back, the way is as late."""
+    """Return the wiring of a layout's relay. A direction without a link has the other's delay."""
     devices: list[tuple[str, str]] = []
     lines: list[Line] = []
     for pair in layout.pairs:
@@ -73,7 +73,7 @@ def wire(layout: Layout, seed: int) -> Wiring:
             way = link or back
             assert way is not None
             loss = 0.0 if link is None else link.loss
-            # A generator takes one number: no two lines may lose the same packets.
+            # A generator takes one number, and no two lines may lose the same packets.
             line_seed = (seed * layout.overlay.size + here) * layout.overlay.size + there
             lines.append(Line(source, target, way.latency_s, loss, line_seed))
     return Wiring(tuple(devices), tuple(lines))

@@ -1,1 +1,1 @@
-"""A world of its own: virtual time, links as flows, modelled computing."""
+"""The simulated world: virtual time, links as flows, modelled computing."""

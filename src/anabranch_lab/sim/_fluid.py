@@ -1,4 +1,4 @@
-"""Flows that share resources max-min fairly: the flow-level network, without a clock of its own.
+"""Flows that share resources max-min fairly: the flow-level network. The caller keeps the clock.
 
 A *resource* is anything with a capacity in bit/s: a directed link, a site's uplink or downlink. A
 *flow* moves a number of bits over a set of resources at once. Rates are max-min fair (progressive
@@ -9,56 +9,57 @@ other flow is faster (Bertsekas and Gallager, *Data Networks*, 6.5.2).
 Theory of operation
 -------------------
 
-**Offers.** A resource with a single flow is nothing but a limit on that flow, whose *cap* is the
-least capacity among the resources that it has to itself. Only *shared* resources, with two flows
-or more, have anything to decide. Each makes its flows an *offer*, the rate x that fills it when
-every flow takes the least of x and what it is offered elsewhere,
+**Offers.** A resource with a single flow only limits that flow. A flow's *cap* is the least
+capacity among the resources that it has to itself. Only *shared* resources, with two flows or
+more, divide their capacity. Each makes its flows an *offer*: the rate x that fills the resource
+when every flow takes the least of x and its limit elsewhere,
 
     sum over its flows of min(x, offered elsewhere) = capacity,
 
 or infinity, if they cannot fill it. A flow's rate is the least of its cap and its offers. When all
 offers agree with each other, no resource is overloaded, and a flow's least offer comes from a full
-resource on which no flow is faster. So offers in agreement *are* the max-min allocation, and
-whichever way we come to agreement is as good as progressive filling from scratch.
+resource on which no flow is faster. So offers in agreement *are* the max-min allocation. Any order
+of repairs that reaches agreement gives the same rates as progressive filling from scratch.
 
-**Repair, not recomputation.** What starts, ends or changes makes the offers of a few resources
-doubtful. We put those in a queue; take one out, compute its offer, and if it has changed put in
-the shared resources of its flows that may notice, until the queue is empty. A resource notices
-only what is below its own offer, so a change travels from slower bottlenecks to faster ones and
-never back, and comes to rest: the lowest of all offers depends on nothing else, the second lowest
-on the lowest alone, and so on. The work is in proportion to what changes, not to the component,
-and the two usual cases are free: a flow alone on its link needs no offer, and a resource that stays
-below its capacity limits no flow (``spare_bps`` lets most flows in unexamined).
+**Repair, not recomputation.** A start, an end or a new capacity makes the offers of a few resources
+doubtful. We put those in a queue. We take one out and compute its offer. If the offer has changed,
+we put in the shared resources of its flows that may depend on it, until the queue is empty. A
+resource depends only on offers below its own, so a change travels from slower bottlenecks to faster
+ones and never back. It comes to rest: the lowest of all offers depends on no other, the second
+lowest on the lowest alone, and so on. The work is in proportion to the offers that change, not to
+the component. The two usual cases are free: a flow alone on its link needs no offer, and a resource
+that stays below its capacity limits no flow (``spare_bps`` admits most flows unexamined).
 
-**Virtual time.** Flows with the same bottleneck have the same rate, so we keep no rate for them,
-but on the resource the bits that each of them has been ``served`` since it became a bottleneck.
-A flow joins at ``served + bits`` to go and is done when ``served`` gets there. A new rate is then
-a matter of the resource alone, whatever the number of its flows, and only its first flow has a
-place in the schedule of finishes. Only flows whose *bottleneck* changes are touched. Flows that
-run at their cap count their bits themselves, from the instant of their last change of rate, and
-are exact: a flow that is always alone finishes at the float ``start_s + bits / capacity``.
+**Virtual time.** Flows with the same bottleneck have the same rate, so we keep no rate for each
+flow. The resource counts the bits ``served`` to each of them since it became a bottleneck. A flow
+joins with the target ``served`` + its remaining bits, and is done when ``served`` reaches the
+target. A new rate then changes the resource alone, whatever the number of its flows. Only the
+first flow to finish has a place in the schedule of finishes. Only flows whose *bottleneck* changes
+are touched. Flows that run at their cap count their bits themselves, from the instant of their last
+change of rate. They are exact: a flow that is always alone finishes at the float
+``start_s + bits / capacity``.
 
-**Instants.** Rounding smears what is simultaneous. Finishes within the relative distance ``TIE``
-of each other are one instant: such flows finish together, in the order of their start. ``TIE`` is
-relative to the time itself, so let time begin near 0.
+**Instants.** Rounding moves simultaneous finishes apart. Finishes within the relative distance
+``TIE`` of each other are one instant: such flows finish together, in the order of their start.
+``TIE`` is relative to the time itself, so time must begin near 0.
 
-**States of a flow.** It is *starting* until the next ``settle``, and then at each instant in one of
-three states, which settling moves it between::
+**States of a flow.** A flow is *starting* until the next ``settle``. From then on it is in one of
+three states, and ``settle`` moves it between them::
 
     start() -> starting -> at its cap | at a bottleneck | stalled, at rate 0 -> finished
                                                             cancel(), from any of these -> gone
 
-The caller starts, cancels and changes capacities, then settles, and asks when the next flow
-finishes. Rates change in ``settle``. A ``finish`` that passes several finishes settles at each.
+The caller starts and cancels flows and changes capacities. Then it settles, and asks when the next
+flow finishes. Rates change in ``settle``. A ``finish`` past several finishes settles at each.
 
 **What must never happen.**
 
 - *A resource carries more than its capacity.* Offers in agreement exclude it.
-- *A flow finishes late or twice.* Each flow has one place in the schedule: its own at its cap, and
-  else the place of its bottleneck's first flow.
+- *A flow finishes late or twice.* Each flow has one place in the schedule. At its cap it has its
+  own; at a bottleneck, the place of the bottleneck's first flow stands for it.
 - *Time goes back.* It raises ``ValueError``, since bits that were served cannot be taken back.
-- *Order depends on addresses or hashes.* Dicts and lists are walked as they were filled, and heaps
-  break ties by the order of start.
+- *Order depends on addresses or hashes.* Dicts and lists are walked in the order in which they
+  were filled, and heaps break ties by the order of start.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-TIE = 1e-12  # far above what rounding adds up to, far below what a run can measure
+TIE = 1e-12  # far above the sum of rounding errors, far below what a run can measure
 
 
 class Flow(Generic[T]):
@@ -118,27 +119,27 @@ class Flow(Generic[T]):
         self._active = True  # neither finished nor cancelled
         self._cap_bps = inf  # the least capacity of the resources it has to itself
         self._shared: list[_Resource[T]] = []  # its other resources
-        self._several = False  # whether it has more than one of those
+        self._several = False  # whether it has more than one shared resource
         self._due_s = inf  # its place in the schedule, if it has one
-        # At its cap: so many bits were left then, and it has gone at that rate since.
+        # At its cap: the bits left at `_since_s`, and the rate since then.
         self._left_bits = bits
         self._since_s = -inf  # has not begun
         self._own_rate_bps = 0.0
-        # At a bottleneck: done when its flows have been served so many bits.
+        # At a bottleneck: the flow is done when `served_bits` of the bottleneck reaches the target.
         self._bottleneck: _Resource[T] | None = None
         self._target_bits = 0.0
 
     @property
     def rate_bps(self) -> float:
-        """Its rate since the last settle; 0 while it stalls, before it begins, when it is over."""
+        """The flow's rate since the last settle; 0 before it begins, while it stalls, and after."""
         return self._own_rate_bps if self._bottleneck is None else self._bottleneck.rate_bps
 
 
 class _Resource(Generic[T]):
     """A capacity, the flows that use it, and, while shared, the service that it gives them.
 
-    ``offer_bps`` is what the search for agreement writes; ``rate_bps`` is the offer in force since
-    ``since_s``, at which its ``members`` go: the flows that have their bottleneck here.
+    The search for agreement writes ``offer_bps``. ``rate_bps`` is the offer in force since
+    ``since_s``: the rate of its ``members``, the flows that have their bottleneck here.
     """
 
     __slots__ = (
@@ -162,27 +163,27 @@ class _Resource(Generic[T]):
         self.flows: dict[Flow[T], None] = {}  # in order of start
         self.queued = False  # its offer is in doubt
         self.touched = False  # its first flow to finish is in doubt
-        # A heap of (target, order, flow), with entries of flows that have gone elsewhere.
+        # A heap of (target, order, flow); it may hold stale entries of flows that left.
         self.members: list[tuple[float, int, Flow[T]]] = []
         self.lie_fallow()
 
     def lie_fallow(self) -> None:
-        """Stop serving: it is not shared (any more)."""
+        """Stop serving, since the resource is not shared."""
         self.offer_bps = self.rate_bps = inf
-        self.spare_bps = -1.0  # what its flows are sure to leave unused; below 0: unknown
+        self.spare_bps = -1.0  # a lower bound on its unused capacity; below 0: unknown
         self.served_bits = 0.0
         self.since_s = 0.0
         self.first: Flow[T] | None = None  # the member with a place in the schedule
         self.members.clear()
 
     def served_at(self, now_s: float) -> float:
-        """Bits served to each member; `now_s` is at or after the last change of rate."""
+        """Return bits served to each member; `now_s` is at or after the last change of rate."""
         if now_s == self.since_s:  # the rate may be infinite
             return self.served_bits
         return self.served_bits + self.rate_bps * (now_s - self.since_s)
 
     def agreed_offer(self) -> float:
-        """Return the offer that agrees with those of all other resources as they are."""
+        """Return the offer that agrees with the current offers of all other resources."""
         limits = [
             flow._cap_bps if not flow._several else self._offered_elsewhere(flow)
             for flow in self.flows
@@ -213,13 +214,14 @@ class Fluid(Generic[T]):
 
     It is one class since flows and resources change together, within one settling.
 
-    Time is handed in and never goes back. At each instant: :meth:`finish`, to learn which flows
-    are done; then any of :meth:`start`, :meth:`cancel` and :meth:`set_capacity`; then
-    :meth:`settle`, once, which brings all of it into force. :attr:`next_s` tells when to come back.
+    The caller hands in the time, which never goes back. At each instant it calls :meth:`finish`, to
+    learn which flows are done. Then it calls any of :meth:`start`, :meth:`cancel` and
+    :meth:`set_capacity`. Then it calls :meth:`settle` once, which brings all of it into force.
+    :attr:`next_s` is the next instant to do so.
 
     Attributes:
         recomputes: how many instants had to find new shares; flows that are alone need none.
-        offers: how many offers that took, a measure of the work.
+        offers: how many offers were computed, a measure of the work.
 
     >>> fluid = Fluid()
     >>> port = fluid.add_resource(100.0)
@@ -247,12 +249,12 @@ class Fluid(Generic[T]):
         self._queue: list[_Resource[T]] = []
         self._loose: list[Flow[T]] = []  # flows whose cap or choice of shared resources is new
         self._touched: list[_Resource[T]] = []
-        # A heap of (due, order, flow), with entries that are out of date.
+        # A heap of (due, order, flow); it may hold stale entries.
         self._schedule: list[tuple[float, int, Flow[T]]] = []
         self._finished: list[Flow[T]] = []
 
     def add_resource(self, capacity_bps: float) -> int:
-        """Return the index of a new resource; capacity 0 is an outage, infinity no limit.
+        """Add a resource and return its index; capacity 0 is an outage, infinity no limit.
 
         Raises:
             ValueError: the capacity is negative or not a number.
@@ -275,9 +277,9 @@ class Fluid(Generic[T]):
         """Return a new flow, which begins at the next settle.
 
         Args:
-            resources: indices of the resources it uses, each once; none at all: it takes no time.
-            bits: its size; 0 finishes as it begins, infinity never.
-            token: anything; it comes back as the finished flow's `token`.
+            resources: indices of the resources it uses, each once; empty: it takes no time.
+            bits: its size; a flow of 0 bits finishes as it begins, one of infinite size never.
+            token: any value, kept as the flow's `token`.
 
         Raises:
             ValueError: the size is negative or not a number, or a resource appears twice.
@@ -319,7 +321,7 @@ class Fluid(Generic[T]):
 
     @property
     def next_s(self) -> float:
-        """When the next flow finishes, as far as settled; infinite if none will."""
+        """When the next flow finishes at the settled rates; infinite if none will."""
         if self._finished:
             return self._now_s
         return self._next_due_s()
@@ -327,9 +329,9 @@ class Fluid(Generic[T]):
     def finish(self, now_s: float) -> list[Flow[T]]:
         """Remove and return the flows that finish at or before an instant.
 
-        They come in order of the instant at which they finish, then of start. Shares are as before
-        until :meth:`settle` is called for the same instant. A call later than :attr:`next_s` is
-        as good as one at each finish and settling there.
+        They are in order of the instant at which they finish, then of start. Shares do not change
+        until :meth:`settle` is called for the same instant. A call later than :attr:`next_s` has
+        the same result as a call at each finish with a settling there.
 
         Raises:
             ValueError: time goes back.
@@ -351,7 +353,7 @@ class Fluid(Generic[T]):
     # Flows come and go.
 
     def _advance(self, now_s: float) -> None:
-        """Let all flows finish that do so by `now_s`."""
+        """Finish all flows that are due by `now_s`."""
         if now_s != self._now_s:
             if not now_s > self._now_s:
                 raise ValueError(f"time goes back from {self._now_s} s to {now_s} s")
@@ -376,7 +378,7 @@ class Fluid(Generic[T]):
         return inf
 
     def _retire(self, due_s: float, now_s: float) -> None:
-        """Remove all flows due at one instant; `now_s` is the caller's name for it."""
+        """Remove all flows due at one instant; `now_s` is the caller's value of that instant."""
         schedule = self._schedule
         limit_s = due_s + TIE * abs(due_s)
         batch = []
@@ -391,7 +393,8 @@ class Fluid(Generic[T]):
                 self._schedule_first(flow._bottleneck, now_s)
         if len(batch) > 1:
             batch.sort(key=lambda flow: flow._order)
-        # Only now, for otherwise the last of several that end together would be moved first.
+        # Detach only now: otherwise the last of several flows that end together would be moved
+        # to its cap before it ends.
         for flow in batch:
             self._detach(flow, now_s)
         self._finished += batch
@@ -432,7 +435,7 @@ class Fluid(Generic[T]):
             self._run_at_cap(flow, now_s)
 
     def _meet(self, flow: Flow[T]) -> None:
-        """Let a flow that has just begun share resources with those that were there."""
+        """Share the resources of a flow that has just begun with the flows that use them."""
         for resource in flow._path:
             if len(resource.flows) == 1:
                 continue
@@ -442,15 +445,15 @@ class Fluid(Generic[T]):
         flow._several = len(flow._shared) > 1
         self._loose.append(flow)
         for resource in flow._shared:
-            # A resource with enough to spare stays below its capacity. What it has to spare is
-            # known from the last time it was asked, and since then only flows like this came.
+            # A resource with enough spare capacity stays below it. Its spare capacity is known
+            # from its latest offer, less the caps of the flows that joined since.
             if resource.spare_bps > flow._cap_bps:
                 resource.spare_bps -= flow._cap_bps
             else:
                 self._doubt(resource)
 
     def _detach(self, flow: Flow[T], now_s: float) -> None:
-        """Take a flow that is not active any more off its resources."""
+        """Remove a flow that has ended from its resources."""
         self._active -= 1
         for resource in flow._path:
             flows = resource.flows
@@ -485,7 +488,7 @@ class Fluid(Generic[T]):
                 self._doubt(resource)
 
     def _review(self, flow: Flow[T]) -> None:
-        """Find anew which resources a flow shares, and its cap."""
+        """Find again which resources a flow shares, and its cap."""
         flow._shared = []
         flow._cap_bps = inf
         for resource in flow._path:
@@ -510,7 +513,7 @@ class Fluid(Generic[T]):
     # Shares.
 
     def _share(self, now_s: float) -> None:
-        """Make all offers agree, and every flow go by them from `now_s` on, if any is in doubt."""
+        """Make all offers agree, if any is in doubt; every flow follows them from `now_s` on."""
         if not (self._queue or self._loose or self._touched):
             return
         self.recomputes += 1
@@ -545,9 +548,9 @@ class Fluid(Generic[T]):
             heapify(self._schedule)
 
     def _agree(self) -> list[_Resource[T]]:
-        """Repair offers until they agree; return the resources whose offer is another now."""
-        # The lowest offer first, since the others may depend on it: in dense networks a third or
-        # less of the work of first come, first served.
+        """Repair offers until they agree; return the resources whose offer has changed."""
+        # The lowest offer first, since the others may depend on it. In dense networks this takes a
+        # third or less of the work of a first-in, first-out queue.
         queue = [(resource.offer_bps, resource.index, resource) for resource in self._queue]
         heapify(queue)
         self._queue.clear()
@@ -565,8 +568,8 @@ class Fluid(Generic[T]):
             resource.offer_bps = offer_bps
             asked[resource] = None
             lower_bps = min(before_bps, offer_bps)
-            # Offers up to the lower one have not changed for the others; and who cannot fill its
-            # capacity can do so even less when its flows are offered less elsewhere.
+            # Resources with offers up to the lower one do not depend on this change. A resource
+            # that its flows cannot fill stays unfilled when they are offered less elsewhere.
             falls = offer_bps < before_bps
             for flow in resource.flows:
                 if flow._several and flow._cap_bps > lower_bps:
@@ -582,7 +585,7 @@ class Fluid(Generic[T]):
         return [resource for resource in asked if resource.offer_bps != resource.rate_bps]
 
     def _place(self, flow: Flow[T], now_s: float) -> None:
-        """Give a flow the bottleneck with the least offer, or let it run at its cap."""
+        """Give a flow the bottleneck with the least offer, or run it at its cap."""
         least_bps = flow._cap_bps
         bottleneck = None
         for resource in flow._shared:
@@ -632,7 +635,7 @@ class Fluid(Generic[T]):
         self._touch(resource)
 
     def _schedule_first(self, resource: _Resource[T], now_s: float) -> None:
-        """See that of a resource's members the next to finish, and no other, is in the schedule."""
+        """Keep exactly one of a resource's members in the schedule: the next to finish."""
         members = resource.members
         if len(members) > 64 + 4 * len(resource.flows):
             resource.members = members = [e for e in members if _is_member(e, resource)]
@@ -645,7 +648,7 @@ class Fluid(Generic[T]):
             before._due_s = inf
         resource.first = first
         if first is None:
-            resource.served_bits = 0.0  # numbers that stay small stay precise
+            resource.served_bits = 0.0  # small numbers are more precise
             return
         left_bits = first._target_bits - resource.served_bits
         if resource.rate_bps > 0.0:
@@ -659,7 +662,7 @@ class Fluid(Generic[T]):
 
 
 def _count(flow: Flow[T], now_s: float) -> None:
-    """Bring up to date the bits that are left of a flow that runs at its cap."""
+    """Update the bits that are left of a flow that runs at its cap."""
     if flow._own_rate_bps > 0.0:
         done_bits = flow._own_rate_bps * (now_s - flow._since_s)
         flow._left_bits = max(0.0, flow._left_bits - done_bits)

@@ -4,32 +4,32 @@ Theory of operation
 -------------------
 
 A run of hours takes as long as its events take to handle, and gives the same events every time.
-``_run_once`` does one of four things, the first that applies::
+``_run_once`` does the first of these four that applies::
 
-    1. callbacks are ready        run those of now, first in, first out
+    1. callbacks are ready        run them, first in, first out
     2. the instant is ending      run what ``at_end_of_instant`` gathered
     3. the agenda has an entry    move time to the earliest; run all entries of that instant,
                                   in the order in which they were scheduled
     4. neither                    Deadlock
 
-An instant ends only when no callback is ready and no entry of the agenda is due. What runs at its
-end may make callbacks ready again, and then the instant goes on. So flows of the network that start
-together are shared out once (:mod:`anabranch_lab.sim.network`).
+An instant ends only when no callback is ready and no entry of the agenda is due. Calls at its end
+may make callbacks ready again; then the instant continues. So the network computes the shares of
+flows that start together once (:mod:`anabranch_lab.sim.network`).
 
 A callback is *scheduled*, then *ready*, then *run*; or *cancelled*; or *held*. All processes of a
 simulation share one loop, and one may stand still while the others run. A callback belongs to the
 process in whose context it was made (``process_of``). ``stand_still`` holds a process's callbacks
 when their turn comes, and ``go_on`` makes them ready again, in that order.
 
-Work for an executor is done at once, in place, and takes no virtual time.
+The loop does an executor's work at once, in place, in no virtual time.
 
-What must never happen is an error, at once and by name:
+Each of these raises a named error at once, or is excluded:
 
 - *Nothing can ever happen, and a task still waits.* :class:`Deadlock` names the tasks, and the
   functions in which they wait. Entries of ``at_unless_idle`` do not count: outages come without
-  end, and would hide it.
+  end, and would hide the deadlock.
 - *Another thread calls in.* Its moment would depend on the machine.
-- *A callback asks for a socket, a pipe or a subprocess.* They live in real time.
+- *A callback asks for a socket, a pipe or a subprocess.* These live in real time.
 - *A callback raises, and the run continues.* asyncio would only log it; here it ends the run.
 - *Order depends on addresses or hashes.* The agenda breaks ties by the order of scheduling.
 """
@@ -53,7 +53,7 @@ from typing import Any, NoReturn, TypeVar, TypeVarTuple
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-_MOST_NAMED = 5  # tasks that wait in the same place, in the text of a Deadlock
+_MOST_NAMED = 5  # tasks that a Deadlock names of those that wait in the same place
 _ASYNCIO = str(Path(asyncio.__file__).parent)
 
 process_of: ContextVar[Hashable] = ContextVar("process_of", default=None)
@@ -64,8 +64,8 @@ class Deadlock(RuntimeError):
     """Nothing is scheduled and nothing can run, but the main task has not finished.
 
     Args:
-        why: known reasons, in the words of the scenario.
-        waiting: the tasks that wait, and where, in the words of the program.
+        why: known reasons, in terms of the scenario.
+        waiting: the tasks that wait, and the functions in which they wait.
 
     Attributes:
         why: see above.
@@ -80,15 +80,15 @@ class Deadlock(RuntimeError):
 class VirtualLoop(asyncio.BaseEventLoop):
     """An event loop whose time moves only when nothing is left to do at the present instant.
 
-    At one instant, what was called soon runs before what falls due, and each of the two first in,
-    first out. A callback that raises ends the run.
+    At one instant, ready callbacks run before entries of the agenda that are due. Both run first
+    in, first out. A callback that raises ends the run.
 
     Attributes:
         handled: how many callbacks have run, for benchmarks.
         explain: functions that are called on a deadlock; each returns lines with its causes.
     """
 
-    # What the base class has, and its type stub does not.
+    # The base class has these attributes, but its type stub does not.
     _ready: deque[asyncio.Handle]
     _stopping: bool
     _thread_id: int | None
@@ -113,7 +113,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # --- scheduling
 
     def at(self, when_s: float, callback: Callable[..., object], *args: object) -> None:
-        """Call back at a moment, or now if that has passed; it cannot be cancelled.
+        """Call back at a moment, or now if it has passed; the call cannot be cancelled.
 
         Like ``call_at``, without the cost of a handle and a context.
         """
@@ -122,9 +122,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         heappush(self._agenda, (when_s, next(self._order), callback, args, None))
 
     def at_unless_idle(self, when_s: float, callback: Callable[..., object], *args: object) -> None:
-        """Call back at a moment as `at` does, unless nothing else is left to happen by then.
+        """Call back at a moment as `at` does, unless only such calls are left by then.
 
-        For events from outside that never end, such as outages. A run in which only those are left
+        For events from outside that never end, such as outages. A run in which only these are left
         is deadlocked.
         """
         self._of_outside += 1
@@ -151,7 +151,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return True
 
     def at_end_of_instant(self, callback: Callable[[], object]) -> None:
-        """Call back once nothing else is left to do at this instant, before time moves on."""
+        """Call back when this instant has no other work left, before time moves on."""
         self._closing_instant.append(callback)
 
     def call_soon(
@@ -197,7 +197,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.call_soon(callback, *args, context=context)
 
     def _check_thread(self) -> None:
-        """Raise RuntimeError on a call from another thread: its moment would be the machine's."""
+        """Raise RuntimeError on a call from another thread, whose moment depends on the machine."""
         if self._thread_id != threading.get_ident() and self._thread_id is not None:
             raise RuntimeError(
                 f"{threading.current_thread().name} calls into a simulation, which runs in one "
@@ -214,7 +214,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., T], *args: Any
     ) -> asyncio.Future[T]:
-        """Do the work at once, in this thread; virtual time stands still meanwhile."""
+        """Do the work at once, in this thread and in no virtual time."""
         done: asyncio.Future[T] = self.create_future()
         try:
             done.set_result(func(*args))
@@ -225,7 +225,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # --- running
 
     def _run_once(self) -> None:
-        """Run what is ready; if nothing is, let the instant end, then move to the next."""
+        """Run the ready callbacks; if there are none, end the instant, then move to the next."""
         if self._raised is not None:
             raised, self._raised = self._raised, None
             raise raised
@@ -233,7 +233,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if not ready:
             agenda = self._agenda
             while agenda and agenda[0][4] is not None and agenda[0][4]._cancelled:
-                heappop(agenda)  # or time would move for nothing
+                heappop(agenda)  # otherwise time would move to a cancelled timer
             if self._closing_instant and not (agenda and agenda[0][0] <= self._now_s):
                 closing, self._closing_instant = self._closing_instant, []
                 for callback in closing:
@@ -243,8 +243,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 if not self._stopping:
                     raise Deadlock(*self._account())
                 return
-            # The entries of this instant run one by one, in order of scheduling. What they in turn
-            # schedule for this instant waits behind what they make ready.
+            # The entries of this instant run one by one, in order of scheduling. Entries that they
+            # add for this instant wait until the callbacks that they make ready have run.
             when_s = self._now_s = agenda[0][0]
             last = next(self._order)
             while agenda and agenda[0][0] == when_s and agenda[0][1] < last:
@@ -266,12 +266,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 handle._run()
 
     def _account(self) -> tuple[list[str], list[str]]:
-        """Return the known reasons of a deadlock, and the tasks that wait, with where."""
+        """Return the known reasons of a deadlock, and the waiting tasks with their functions."""
         why = [line for explain in self.explain for line in explain()]
         lines = []
         waiting: defaultdict[str, list[str]] = defaultdict(list)  # names, by where they wait
         for task in asyncio.all_tasks(self):
-            # asyncio names the others by a count of its own, which is another in each process
+            # asyncio numbers unnamed tasks, and the numbers differ between processes
             if not task.done() and not task.get_name().startswith("Task-"):
                 waiting[_where(task)].append(task.get_name())
         for where, names in sorted(waiting.items(), key=lambda item: (len(item[1]), item[0])):
@@ -306,7 +306,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 def _where(task: asyncio.Task[Any]) -> str:
-    """Return the innermost function a task waits in, asyncio's own left out."""
+    """Return the innermost function in which a task waits, leaving asyncio's own out."""
     coroutine: Any = task.get_coro()
     name = getattr(coroutine, "__qualname__", repr(coroutine))
     while isinstance(coroutine := getattr(coroutine, "cr_await", None), CoroutineType):
@@ -316,16 +316,16 @@ def _where(task: asyncio.Task[Any]) -> str:
 
 
 def run_virtually(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in a virtual loop of its own, from time 0 to its end; return its result.
+    """Run a coroutine in a new virtual loop, from time 0 to its end; return its result.
 
     Raises:
-        Deadlock: it can never end; says who waits for what.
+        Deadlock: it can never end; names the waiting tasks.
         KeyboardInterrupt: it was interrupted.
     """
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         try:
             return runner.run(main)
         except KeyboardInterrupt:
-            with suppress(Deadlock):  # a callback that was just to run may be lost
+            with suppress(Deadlock):  # the interrupt may have lost the next callback
                 runner.close()
             raise

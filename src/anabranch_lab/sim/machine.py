@@ -1,4 +1,4 @@
-"""What a simulated site computes on, and the clock it reads."""
+"""A simulated site's machine and clock."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from anabranch_lab.sim.loop import VirtualLoop
 
 
 class Machine:
-    """Does work in virtual time, one piece after another; may be slowed or stopped meanwhile.
+    """A machine that works in virtual time, one piece at a time; faults may slow or stop it.
 
     Args:
-        loop: whose time it works in.
+        loop: keeps the time.
     """
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
         self._slowdowns = STEADY  # of the work in hand
-        self._factor = 1.0  # how many times as long everything takes, by the faults in force
+        self._factor = 1.0  # the faults in force multiply all times by it
         self._stopped = False
         self._began_s = 0.0  # the loop's time when the run began
         self._left_s = 0.0  # of the work in hand, at nominal speed, as of
@@ -27,7 +27,7 @@ class Machine:
         self._alarm: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Let the run begin: slowdowns count from now."""
+        """Begin the run: slowdowns count from now."""
         self._began_s = self._loop.time()
 
     async def work(self, work_s: float, slowdowns: Slowdowns = STEADY) -> None:
@@ -35,8 +35,8 @@ class Machine:
 
         Args:
             work_s: how long, seconds.
-            slowdowns: how the speed changes by itself, from the beginning of the run on; of who it
-                is that computes, as a site may stand for many clients.
+            slowdowns: how the speed changes from the beginning of the run on; those of the site, or
+                of the client that it stands for.
         """
         assert self._done is None, "one piece at a time"
         self._slowdowns = slowdowns
@@ -51,19 +51,19 @@ class Machine:
                 self._alarm.cancel()
 
     def slow(self, factor: float) -> None:
-        """Let everything take ``factor`` times as long from now on."""
+        """Make all work take ``factor`` times as long from now on."""
         self._catch_up()
         self._factor = factor
         self._plan()
 
     def stop(self) -> None:
-        """Stand still."""
+        """Stop working until `go_on`."""
         self._catch_up()
         self._stopped = True
         self._plan()
 
     def go_on(self) -> None:
-        """Work again."""
+        """Continue to work."""
         self._catch_up()
         self._stopped = False
         self._plan()
@@ -72,7 +72,7 @@ class Machine:
         return self._loop.time() - self._began_s
 
     def _catch_up(self) -> None:
-        """Take off what has been done since the last change."""
+        """Subtract the work done since the last change."""
         now_s = self._now_s()
         if not self._stopped and self._done is not None:
             done_s = self._slowdowns.work_s(self._since_s, now_s) / self._factor
@@ -99,7 +99,7 @@ class Clock:
     """A site's clock, which may be wrong by an offset and by a drift.
 
     Args:
-        loop: whose time is right.
+        loop: keeps the true time.
 
     >>> loop = VirtualLoop()
     >>> clock = Clock(loop)
@@ -112,11 +112,11 @@ class Clock:
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
         self._since_s = 0.0  # true time of the last step
-        self._read_s = 0.0  # what the clock said then
+        self._read_s = 0.0  # the clock's reading then
         self._drift = 0.0  # seconds gained a second
 
     def now_s(self) -> float:
-        """Return what the clock says, seconds."""
+        """Return the clock's reading, seconds."""
         passed_s = self._loop.time() - self._since_s
         return self._read_s + passed_s * (1.0 + self._drift)
 

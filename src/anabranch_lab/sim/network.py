@@ -1,21 +1,22 @@
-"""The network port, made of flows: every connection lives in one loop, and links are modelled.
+"""The simulated network: all connections live in one loop, and flows model the links.
 
-What a lane sends becomes a flow over its link, and over its two sites' ports where the overlay
-caps them; flows share by max-min fairness (:mod:`anabranch_lab.sim._fluid`), at a link's goodput
-``rate * (1 - loss)`` times what faults leave of it. ``send`` returns when the last byte has left;
-the message arrives one latency later, whole and in order. A connection takes no time to make, and
-over a cut link none is made.
+A message that a lane sends becomes a flow over its link, and over the capped ports of its two
+sites. Flows share by max-min fairness (:mod:`anabranch_lab.sim._fluid`). A link's capacity is its
+goodput ``rate * (1 - loss)``, multiplied by the faults in force. ``send`` returns when the last
+byte has left; the message arrives one latency later, whole and in order. A connection takes no time
+to make. Over a cut link no connection is made.
 
-Left out: what is posted (credits, refusals) needs the latency its link has at the start, but no
-bandwidth, and so does all that passes between sites and the scheduler. A cut link holds posts, and
-the news that an end has closed, until it is there again; the control network breaks only for who is
-disconnected. A connection that is silent for longer than ``wait_s``, because a link is cut or its
-other end sleeps, ends at both ends at once.
+The model simplifies posts (credits, refusals) and all traffic between sites and the scheduler: they
+take the latency that their link has at the start, but no bandwidth. A cut link holds posts, and the
+news that an end has closed, until it is whole again. The control network breaks only for a
+disconnected site. A connection that is silent for longer than ``wait_s``, because a link is cut or
+its other end sleeps, ends at both ends at once.
 
 Hosts can die and sleep. A dead host's connections close, as the kernel closes those of a killed
-process. A sleeping one is like a stopped process: what has been handed to its network interface
-leaves, what comes in waits, and so do its tasks and timers, where they were made ``in_process``. On
-waking up, overdue timers run before it hears what came: so do those of asyncio's loop.
+process. A sleeping host is like a stopped process. Messages that were handed to its network
+interface leave; incoming messages wait. Its tasks and timers wait too, if they were made
+``in_process``. When it wakes up, overdue timers run before it receives messages, as in asyncio's
+loop.
 """
 
 from __future__ import annotations
@@ -37,18 +38,18 @@ from anabranch.overlay import Latency, Overlay
 from anabranch_lab.sim._fluid import Flow, Fluid
 from anabranch_lab.sim.loop import VirtualLoop, process_of
 
-_CONNECT_S = 4.0  # after which the real networks give up, where nothing answers
+_CONNECT_S = 4.0  # the real networks give up a connection without an answer after this
 
 Pair = tuple[int, int]
 
 
 class _Way:
-    """How what one end of a connection says gets to the other.
+    """The path of messages from one end of a connection to the other.
 
     Args:
-        resources: what its flows use; none where it takes no bandwidth.
-        latency_s: returns the latency of what is sent next, seconds.
-        post_s: latency of what is posted, seconds.
+        resources: those that its flows use; empty where messages take no bandwidth.
+        latency_s: returns the latency of the next sent message, seconds.
+        post_s: latency of posts, seconds.
     """
 
     __slots__ = ("cut", "cuts", "held", "latency_s", "post_s", "resources")
@@ -60,8 +61,8 @@ class _Way:
         self.latency_s = latency_s
         self.post_s = post_s
         self.cut = False
-        self.cuts = 0  # so far
-        self.held: list[Callable[[], None]] = []  # posts, until the link is there again
+        self.cuts = 0  # how often it was cut so far
+        self.held: list[Callable[[], None]] = []  # posts, until the link is whole again
 
     def when_whole(self, callback: Callable[[], None]) -> None:
         """Call back now, or once the link is no longer cut."""
@@ -71,7 +72,7 @@ class _Way:
             callback()
 
     def mend(self) -> None:
-        """Let what was held go, in order."""
+        """End the cut, and send the held posts in order."""
         self.cut = False
         held, self.held = self.held, []
         for callback in held:
@@ -79,11 +80,11 @@ class _Way:
 
 
 class Host:
-    """A machine that takes part: awake, asleep, or dead.
+    """A machine in the network: awake, asleep, or dead.
 
     Args:
         name: for error messages.
-        loop: in whose time it lives.
+        loop: keeps the time.
     """
 
     def __init__(self, name: str, loop: VirtualLoop) -> None:
@@ -91,12 +92,12 @@ class Host:
         self._loop = loop
         self.dead = False
         self.asleep = False
-        self.sleeps = 0  # so far
+        self.sleeps = 0  # how often it was put to sleep so far
         self._backlog: list[tuple[Callable[..., object], tuple[object, ...]]] = []
-        self._waking: asyncio.Handle | None = None  # timers run, and it hears nothing yet
+        self._waking: asyncio.Handle | None = None  # timers run, and no message is received yet
 
     def act(self, callback: Callable[..., object], *args: object) -> None:
-        """Call back now, or on waking up; never once dead."""
+        """Call back now, or when the host wakes up; never once it is dead."""
         if self.asleep:
             self._backlog.append((callback, args))
         elif not self.dead:
@@ -108,7 +109,7 @@ class Host:
 
     @contextmanager
     def in_process(self) -> Iterator[None]:
-        """Let tasks and timers that are made inside stand still while this host sleeps."""
+        """Assign tasks and timers made in the block to this host: they wait while it sleeps."""
         before = process_of.set(self)
         try:
             yield
@@ -116,7 +117,7 @@ class Host:
             process_of.reset(before)
 
     async def awake(self) -> None:
-        """Return at once, or on waking up."""
+        """Return at once, or when the host wakes up."""
         if self.asleep:
             up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._backlog.append((_settle, (up,)))
@@ -124,7 +125,7 @@ class Host:
 
     @property
     def stands_still(self) -> bool:
-        """Whether it is asleep, and not about to wake up."""
+        """Whether the host is asleep, and not about to wake up."""
         return self.asleep and self._waking is None
 
     def sleep(self) -> None:
@@ -136,12 +137,12 @@ class Host:
         self._loop.stand_still(self)
 
     def wake(self) -> None:
-        """Do, in order, what waited: timers and tasks, then what came in."""
+        """Run, in order, what waited: timers and tasks, then incoming messages."""
         self._loop.go_on(self)
         self._waking = self._loop.call_soon(self._hear, context=Context())
 
     def die(self) -> None:
-        """Hear and do nothing more."""
+        """Receive and do nothing more."""
         self.dead = True
         self._loop.go_on(self)
 
@@ -154,7 +155,7 @@ class Host:
 
 
 def _steady_way(latency_s: float) -> _Way:
-    """Return a way that takes no bandwidth, and always as long."""
+    """Return a way without bandwidth and with a constant latency."""
     return _Way((), lambda: latency_s, latency_s)
 
 
@@ -173,13 +174,13 @@ class SimulatedNetwork:
     ends and flows.
 
     Args:
-        loop: whose time it lives in.
+        loop: keeps the time.
         overlay: sites and links; rate traces count from ``begin``.
         seed: of latencies that drift.
         control_latency_s: one way between the scheduler and any site, seconds.
         wait_s: how long a connection may be silent, seconds.
-        unusual_s: from when on silence is told as unusual, seconds.
-        connect_s: how long one that is being made is waited for, seconds.
+        unusual_s: a silence of this length is reported as unusual, seconds.
+        connect_s: how long to wait for a new connection, seconds.
 
     Attributes:
         sites: the hosts, by index.
@@ -213,7 +214,7 @@ class SimulatedNetwork:
         self._ports = count(1)
         self._ends: dict[_End, None] = {}  # open, in order of making
         self._unsettled = False
-        self._armed_s = math.inf  # when the next look at the flows is due
+        self._armed_s = math.inf  # when the next check of the flows is due
         loop.explain.append(self._explain)
 
     def _lay_links(self, seed: int) -> dict[Pair, _Way]:
@@ -233,13 +234,13 @@ class SimulatedNetwork:
         return Port(self, self.sites[site], site)
 
     def control(self, site: int | None) -> Port:
-        """Return a site's port on the control network; None for the scheduler's."""
+        """Return a site's port on the control network; None: the scheduler's."""
         return Port(self, self.scheduler if site is None else self.sites[site], None)
 
     # --- what changes the network
 
     def begin(self) -> None:
-        """Let traces begin."""
+        """Begin the links' rate traces."""
         began_s = self.loop.time()
         for link in self._overlay:
             if link.trace is not None:
@@ -253,7 +254,7 @@ class SimulatedNetwork:
         self._apply(pair)
 
     def scale(self, pair: Pair, factor: float) -> None:
-        """Let a link carry ``factor`` times its rate from now on; 0 cuts it, 1 restores it."""
+        """Multiply a link's rate by ``factor`` from now on; 0 cuts the link, 1 restores it."""
         self._factors[pair] = factor
         self._apply(pair)
         way = self._ways[pair]
@@ -272,10 +273,10 @@ class SimulatedNetwork:
         self._touch()
 
     def kill(self, site: int | None) -> None:
-        """Let a host die: it hears and does nothing more, and its peers lose their connections.
+        """Kill a host: it receives and does nothing more, and its peers lose their connections.
 
         Args:
-            site: which; None for the scheduler's.
+            site: its index; None: the scheduler's host.
         """
         host = self.scheduler if site is None else self.sites[site]
         host.die()
@@ -285,10 +286,10 @@ class SimulatedNetwork:
             end.vanish()
 
     def put_to_sleep(self, site: int | None) -> None:
-        """Let a host stand still until it is woken.
+        """Stop a host until `wake`.
 
         Args:
-            site: which; None for the scheduler's.
+            site: its index; None: the scheduler's host.
         """
         host = self.scheduler if site is None else self.sites[site]
         if not host.stands_still:
@@ -305,11 +306,11 @@ class SimulatedNetwork:
         self._speak(lambda end: end.host is host)
 
     def _fall_silent(self, still: Callable[[], bool], says: Callable[[_End], bool]) -> None:
-        """Tell of ends that say nothing from now on, and end their connections, each in time.
+        """Report ends that are silent from now on, and end their connections, after their times.
 
         Args:
-            still: whether they say nothing yet.
-            says: whether an end is one of them.
+            still: returns whether they are still silent.
+            says: returns whether an end is one of the silent ones.
         """
 
         def act(what: Callable[[_End], None]) -> None:
@@ -328,13 +329,13 @@ class SimulatedNetwork:
                 self.loop.at(self.loop.time() + after_s, act, what)
 
     def _speak(self, says: Callable[[_End], bool]) -> None:
-        """Tell of ends that were silent and no longer are."""
+        """Report ends that are no longer silent."""
         if self._unusual_s < math.inf:
             for end in [end.other for end in self._ends if says(end)]:
                 end.host.act(end.notice, False)
 
     def revive(self, site: int | None) -> None:
-        """Put another host in a dead one's place; ports on it must be made anew."""
+        """Replace a dead host by a new one; ports on it must be made again."""
         if site is None:
             assert self.scheduler.dead
             self.scheduler = Host(self.scheduler.name, self.loop)
@@ -346,9 +347,9 @@ class SimulatedNetwork:
             self._cut_off.add(host)
 
     def disconnect(self, site: int) -> None:
-        """Break a host's connection to the scheduler, with what is on its way; keep new ones out.
+        """Break a host's connection to the scheduler; refuse new ones.
 
-        Both ends hear of it one way of the control network later.
+        Messages on their way are lost. Both ends learn of it one control latency later.
         """
         host = self.sites[site]
         self._cut_off.add(host)
@@ -356,24 +357,24 @@ class SimulatedNetwork:
             end.break_off()
 
     def reconnect(self, site: int) -> None:
-        """Let a host reach the scheduler again."""
+        """Accept connections of a host to the scheduler again."""
         self._cut_off.discard(self.sites[site])
 
     def sever(self, one: int, other: int) -> None:
-        """Break all connections over the links between two hosts; keep new ones out."""
+        """Break all connections over the links between two hosts; refuse new ones."""
         self._severed |= {(one, other), (other, one)}
         ways = [self._ways[pair] for pair in ((one, other), (other, one)) if pair in self._ways]
         for end in [end for end in self._ends if end.way in ways]:
             end.break_off()
 
     def join(self, one: int, other: int) -> None:
-        """Let new connections between two hosts be made again."""
+        """Accept new connections between two hosts again."""
         self._severed -= {(one, other), (other, one)}
 
     def hush(self, one: int, other: int, are_silent: bool) -> None:
-        """Let nothing cross the links between two hosts, or let it again what has waited.
+        """Silence the links between two hosts, or release the messages that waited.
 
-        Connections stay; what is made of that silence at their ends is told at once.
+        Connections stay. Their ends are told of the silence, or of its end, at once.
         """
         pairs = [pair for pair in ((one, other), (other, one)) if pair in self._ways]
         for pair in pairs:
@@ -418,7 +419,11 @@ class SimulatedNetwork:
     # --- connections
 
     async def until_whole(self, port: Port, address: Address) -> None:
-        """Wait while nothing crosses the links to where a connection is to lead, but not long."""
+        """Wait while a link of a new connection is cut, for `connect_s` at most.
+
+        Raises:
+            LinkError: a link is still cut then.
+        """
         host, _ = self._listeners.get(address, (None, None))
         if host is None:
             return
@@ -480,11 +485,11 @@ class SimulatedNetwork:
 
 
 class Port:
-    """A host's way into the network; see :class:`anabranch.net.network.Network`.
+    """A host's access to the network; see :class:`anabranch.net.network.Network`.
 
     Args:
-        network: what it leads into.
-        host: whose it is.
+        network: the network.
+        host: the port's host.
         site: the host's index if this port is on the overlay, None if on the control network.
     """
 
@@ -524,11 +529,11 @@ class Port:
 
 
 class _Spliced:
-    """Hands what comes on one connection of a pipe to the other, message by message.
+    """Forwards messages of one connection of a pipe to its other connection.
 
     Args:
-        other: that connection.
-        end: the pipe's, at the site that carries it.
+        other: the pipe's other connection.
+        end: the pipe's end at the site that carries it.
     """
 
     def __init__(self, other: Connection, end: pipe.End) -> None:
@@ -564,7 +569,7 @@ class _End:
     own_challenge = their_challenge = b""  # no peer has to prove who it is
     identity: str | None = None
     process: int | None = None  # a simulated site is no process
-    hosts = "127.0.0.1", "127.0.0.1"  # whose addresses are names: any may be listened on
+    hosts = "127.0.0.1", "127.0.0.1"  # simulated addresses are names; a site may listen on any
 
     def __init__(
         self,
@@ -579,12 +584,12 @@ class _End:
         self._loop = network.loop
         self.way = way
         self._open = True
-        self._blocked = False  # nothing comes any more
+        self._blocked = False  # incoming messages are lost
         self._flow: Flow[_End] | None = None  # of the send in progress
         self._sending: tuple[Message, Payload, asyncio.Future[None]]
         self._one_at_a_time = asyncio.Lock()
-        self._posted: list[Message] = []  # waits for the end of the send in progress
-        self._arrives_s = 0.0  # of what was sent last: nothing overtakes it
+        self._posted: list[Message] = []  # posts that wait for the end of the send in progress
+        self._arrives_s = 0.0  # of the last message: no later one may overtake it
         self._tell_silence: Callable[[bool], None] | None = None
 
     @property
@@ -598,13 +603,13 @@ class _End:
         self._tell_silence = told
 
     def bear(self, silence_s: float) -> None:
-        """How long silence is borne is the same for all connections of a simulation."""
+        """Do nothing: all connections of a simulation bear the same silence."""
 
     def fall_silent(self, is_mute: Callable[[], bool], is_deaf: Callable[[], bool]) -> None:
-        """A simulated end says nothing of its own accord; links that are cut are silent."""
+        """Do nothing: a simulated end sends no heartbeats, and the network models silence."""
 
     def notice(self, is_silent: bool) -> None:
-        """Take note that nothing comes from the other end, or that something does again."""
+        """Take note that the other end is silent, or no longer silent."""
         if self._open and self._tell_silence is not None:
             self._tell_silence(is_silent)
 
@@ -625,7 +630,7 @@ class _End:
             try:
                 await done
             except asyncio.CancelledError:
-                self.close()  # a message cut short would be continued by the next
+                self.close()  # over TCP the next message would continue a message cut short
                 raise
 
     def left(self) -> None:
@@ -639,7 +644,7 @@ class _End:
         self.host.act(_settle, done)
 
     def _fly(self, message: Message, payload: Payload) -> None:
-        # A link holds what is on its way, so that the sender may use its memory again.
+        # The link keeps a copy of messages on their way, so that the sender may reuse its memory.
         self._arrives_s = max(self._arrives_s, self._loop.time() + self.way.latency_s())
         self._loop.at(self._arrives_s, self.other.arrive, message, frozen(payload))
 
@@ -648,7 +653,7 @@ class _End:
             self._posted.append(message)
         elif self._open and self.host.stands_still:
             self.host.act(self.post, message)
-        elif self._open and not self.host.dead:  # by a timer on waking up: ahead of what came in
+        elif self._open and not self.host.dead:  # also by a timer that runs as the host wakes up
             with self.host.in_process():
                 self.way.when_whole(lambda: self._post(message))
 
@@ -657,7 +662,7 @@ class _End:
         self._loop.at(self._arrives_s, self.other.arrive, message, b"")
 
     def arrive(self, message: AnyMessage, payload: Payload) -> None:
-        """Take a message in."""
+        """Deliver a message to this end."""
         if self.host.asleep:
             self.host.act(self.arrive, message, payload)
             return
@@ -675,7 +680,7 @@ class _End:
             elif sink.piece is not None and payload:
                 sink.piece(0, memoryview(payload))
             sink.done()
-        except Exception as error:  # our own fault: it ends the connection, as it does over TCP
+        except Exception as error:  # a bug of ours ends the connection, as over TCP
             if not isinstance(error, NetError):
                 what = f"{self.host.name} failed on a {type(message).__name__}"
                 self._loop.call_exception_handler({"message": what, "exception": error})
@@ -694,18 +699,18 @@ class _End:
             self._tell_other()
 
     def break_off(self) -> None:
-        """Let what is on its way be lost; both ends hear that they are closed."""
+        """Lose the messages on their way, and tell both ends that they are closed."""
         self._blocked = self.other._blocked = True
         for end in (self, self.other):
             self._loop.at(self._loop.time() + end.way.post_s, end.host.act, end.lose)
 
     def vanish(self) -> None:
-        """Close without a word to this side, which is dead."""
+        """Close without telling this side, which is dead."""
         self._shut()
         self._tell_other()
 
     def give_up(self, wait_s: float) -> None:
-        """End, since the other end has said nothing for so long; that one hears of it at once."""
+        """Close both ends at once, since the other end was silent for `wait_s`."""
         if self._open:
             self._shut()
             self.host.act(
