@@ -3,9 +3,9 @@
 A file is records of 3073 bytes: the label, then 32 x 32 red, green and blue pixels, plane by plane
 and row by row. The official archive has five training files and one test file of 10,000 records.
 
-Files are taken from the first directory that has all that are needed, plain or compressed by xz;
-else from the archive. Their MD5 is known for the archive alone, so of loose files only the form is
-checked. A directory that lacks some never makes do: `load_task` has a task of another name for it.
+Files are taken from the first directory that has all of them, plain or compressed by xz; else from
+the archive. An official MD5 exists for the archive alone, so loose files are checked only for their
+form. A directory that lacks some files is not used: `load_task` has another task for it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def parse_cifar(data: bytes, where: str) -> tuple[Pixels, Labels]:
         ``data``.
 
     Raises:
-        DataError: no record, a length that is not a whole number of them, or another label.
+        DataError: no record, a length that is no whole number of records, or an invalid label.
     """
     if not data or len(data) % _RECORD_BYTES:
         raise DataError(
@@ -77,15 +77,15 @@ def parse_cifar(data: bytes, where: str) -> tuple[Pixels, Labels]:
 def read_cifar(
     task: str, data_dir: Path | None, download: bool
 ) -> tuple[tuple[Pixels, Labels], tuple[Pixels, Labels]]:
-    """Return the training part and the held-out part of a task, each pixels and labels.
+    """Return the training part and the held-out part of a task, each as pixels and labels.
 
     Args:
         task: one of `CIFAR_TASKS`.
         data_dir: where to look first.
-        download: whether the archive is fetched where the files are nowhere.
+        download: whether to fetch the archive if the files are not found.
 
     Raises:
-        DataError: files that are nowhere to be had, or are damaged.
+        DataError: files are missing or damaged.
     """
     train, held_out = _PARTS[task]
     files = _read(task, (*train, *held_out), data_dir, download)
@@ -106,7 +106,7 @@ def _join(parts: Sequence[tuple[Pixels, Labels]]) -> tuple[Pixels, Labels]:
 def _read(
     task: str, names: Sequence[str], data_dir: Path | None, download: bool
 ) -> list[tuple[str, bytes]]:
-    """Return each file's whereabouts and content."""
+    """Return each file's path and content."""
     given = [] if data_dir is None else [*(data_dir / each for each in _FOLDERS), data_dir]
     cache = cache_of("cifar-10")
     lacking = []

@@ -1,4 +1,4 @@
-"""Where official data files are: a directory that is given, this user's cache, or their origin."""
+"""Official data files: from a given directory, this user's cache, or their origin."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from anabranch_lab.tasks._idx import DataError
 
 
 def cache_of(task: str) -> Path:
-    """Return where a task's files are kept once they were fetched."""
+    """Return the folder that keeps a task's fetched files."""
     import pooch  # here, because it is slow to import and some tasks need no files
 
     return Path(pooch.os_cache("anabranch")) / task
@@ -26,16 +26,16 @@ def fetch(
     """Fetch a file that is in none of the places into the last of them.
 
     Args:
-        task: whose file it is, for the errors.
-        url: of the file; it keeps its name.
-        known_hash: as pooch writes it, the algorithm and a colon first; None where the caller
-            checks what is in the file.
-        places: where it was looked for; the last is the cache.
-        download: whether that is allowed.
-        missing: what it is, and where it is not, for the errors.
+        task: the task that needs the file, for the errors.
+        url: of the file, which keeps its name.
+        known_hash: in pooch's form, the algorithm and a colon first; None where the caller checks
+            the file's content.
+        places: the folders without the file; the last is the cache.
+        download: whether fetching is allowed.
+        missing: the file and the folders without it, for the errors.
 
     Raises:
-        DataError: it may not be fetched, cannot be, or is not the official one.
+        DataError: the file may not be fetched, cannot be, or is not the official one.
     """
     import pooch
 

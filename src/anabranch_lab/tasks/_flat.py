@@ -1,7 +1,7 @@
 """A model as two flat buffers, parameters and gradients.
 
-Every parameter and its gradient is a view of the buffers, so backward writes where the network
-reads and an update writes where forward reads: nothing is copied from step to step.
+Every parameter and its gradient is a view of the buffers. So backward writes into the array that
+the site exchanges, and an update writes into the array that forward reads: no step copies them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ class FlatModel:
     """A model whose trainable parameters and their gradients lie in two flat buffers.
 
     The model is changed in place: its parameters keep their values and move into the buffer. From
-    then on keep `zero_grad` away from it (it unties the gradients; use `zero_gradients`), and do
-    not move or cast it. Buffers that are not parameters, such as running means, stay outside.
+    then on do not call `zero_grad` on it, which unties the gradients; call `zero_gradients`. Do not
+    move or cast it. Buffers that are not parameters, such as running means, stay outside.
 
     Args:
         module: at least one trainable parameter, all of them float32 on the CPU.
@@ -60,5 +60,5 @@ class FlatModel:
         self.gradients = gradients.numpy()
 
     def zero_gradients(self) -> None:
-        """Set the gradients to zero where they are; backward adds to what it finds."""
+        """Set the gradients to zero in place, since backward adds to them."""
         self.gradients.fill(0.0)

@@ -1,8 +1,8 @@
 """The IDX format of MNIST and its successors, read strictly.
 
-A file is a magic number (two zero bytes, one byte for the element type, one for the number of
-dimensions), each dimension's size as a big-endian 32-bit integer, then the elements in C order.
-Only unsigned bytes (type 0x08) are read; the data sets use nothing else.
+A file begins with a magic number: two zero bytes, one byte for the element type, one for the number
+of dimensions. Each dimension's size follows as a big-endian 32-bit integer, then the elements in C
+order. Only unsigned bytes (type 0x08) are read, since the data sets use no other type.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _UNSIGNED_BYTE = 0x08
 
 
 class DataError(ValueError):
-    """A data file that is missing or cannot be used; the message names it and the fix."""
+    """A data file is missing or cannot be used; the message names it and the fix."""
 
 
 def parse_idx(data: bytes, dimensions: int, where: str) -> npt.NDArray[np.uint8]:

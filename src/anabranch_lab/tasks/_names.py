@@ -1,4 +1,4 @@
-"""What to say when a name is not known."""
+"""The message for an unknown name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Image classifiers that are one chain of layers; `models` says what each is."""
+"""Image classifiers that are one chain of layers; `models` describes each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _VGG_16 = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))  # channels, convolu
 
 
 def mlp(shape: tuple[int, int, int], classes: int, hidden: Sequence[int]) -> nn.Module:
-    """Return linear layers with ReLU between them; without hidden layers, one."""
+    """Return linear layers with ReLU between them; without hidden layers, one linear layer."""
     if any(size < 1 for size in hidden):
         raise ValueError(f"hidden layers {tuple(hidden)} must each have at least one unit")
     layers: list[nn.Module] = [nn.Flatten()]
@@ -26,7 +26,7 @@ def mlp(shape: tuple[int, int, int], classes: int, hidden: Sequence[int]) -> nn.
 
 
 def cnn(shape: tuple[int, int, int], classes: int, hidden: Sequence[int] = (512,)) -> nn.Module:
-    """Return ``cnn``, with these linear layers before its last."""
+    """Return ``cnn``, with these hidden linear layers."""
     channels, height, width = shape
     return nn.Sequential(
         nn.Conv2d(channels, 32, 5, padding=2),

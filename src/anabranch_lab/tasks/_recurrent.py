@@ -1,4 +1,4 @@
-"""Recurrent networks; `anabranch_lab.tasks.models` says what each is."""
+"""Recurrent networks; `anabranch_lab.tasks.models` describes each."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _UNITS, _LAYERS = 128, 2
 
 
 class Lstm(nn.Module):
-    """LSTM layers that read an image row by row, and a linear layer of what they said in the mean.
+    """LSTM layers that read an image row by row, and a linear layer of their mean output.
 
-    The mean over rows, not the last row's state: a spectrogram often ends in silence.
+    The mean is over rows. The last row's output would not do: a spectrogram often ends in silence.
     """
 
     def __init__(self, features: int, classes: int) -> None:

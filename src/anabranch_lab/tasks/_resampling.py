@@ -1,7 +1,7 @@
 """β-resampling: samples drawn by the inverse effective number of their label (HAAF, eq. 2, 3).
 
-Where a site holds few samples of a label it draws them more often, so that sites with different
-labels train on batches that are more alike. Each site needs its own labels only.
+A site draws the samples of a label more often if it holds few of them. So sites with different
+labels train on batches that are more alike. Each site needs only its own labels.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ Labels = npt.NDArray[np.int64] | torch.Tensor
 def sample_probabilities(labels: Labels, beta: float) -> npt.NDArray[np.float64]:
     """Return the probability of each sample to be drawn, exact to a few roundings.
 
-    A sample whose label n samples have is drawn in proportion to ``(1 - beta) / (1 - beta^n)``:
-    equally often at beta = 0, and as 1 / n, so that labels come equally often, as beta nears 1.
+    If n samples have a label, each is drawn in proportion to ``(1 - beta) / (1 - beta^n)``. At
+    beta = 0 all samples are equally likely. As beta nears 1 the weight nears 1 / n, so that all
+    labels are equally likely.
 
     Args:
         labels: of the samples, shape (n,), n >= 1.
@@ -33,7 +34,7 @@ def sample_probabilities(labels: Labels, beta: float) -> npt.NDArray[np.float64]
         Shape (n,), sum 1; at beta = 0 each is 1 / n.
 
     Raises:
-        ValueError: beta out of its range, no sample, or not one label for each.
+        ValueError: beta is out of its range, there is no sample, or not one label for each.
     Source: HAAF, eq. 2 and 3, after Cui et al., CVPR 2019, for the effective number.
 
     >>> sample_probabilities(np.array([4, 4, 4, 9]), beta=0.0).tolist()
@@ -62,17 +63,18 @@ def sample_probabilities(labels: Labels, beta: float) -> npt.NDArray[np.float64]
 class ResamplingSampler(Sampler[int]):
     """Draws samples with replacement, with the probabilities of `sample_probabilities`.
 
-    A torch sampler, for a ``DataLoader`` of one's own too: an epoch is as many draws as there are
-    samples. With its state saved and restored, draws go on bit for bit, even within an epoch.
+    It is a torch sampler, also for a user's own ``DataLoader``: an epoch is as many draws as there
+    are samples. After its state was saved and restored, draws continue bit for bit, even within an
+    epoch.
 
     Args:
         labels: of the samples, shape (n,), n >= 1.
         beta: resampling strength, in [0, 1).
-        seed: of the draws, >= 0, or the generator that they are made with.
-        indices: of the samples, shape (n,), as they are drawn; 0 to n - 1 when None.
+        seed: of the draws, >= 0, or the generator that draws.
+        indices: the numbers that are drawn for the samples, shape (n,); None: 0 to n - 1.
 
     Raises:
-        ValueError: beta out of its range, or labels that are not one for each sample.
+        ValueError: beta is out of its range, or there is not one label for each sample.
     """
 
     def __init__(
@@ -105,14 +107,14 @@ class ResamplingSampler(Sampler[int]):
         return self._indices[found]
 
     def state_dict(self) -> State:
-        """Return what later draws depend on; nothing is copied."""
+        """Return the state on which later draws depend, without copies."""
         return {"sampling": self._generator.bit_generator.state}
 
     def load_state_dict(self, state: State) -> None:
-        """Draw on from a state of a sampler that was made alike.
+        """Continue the draws from a state of a sampler with the same arguments.
 
         Raises:
-            ValueError: it is of another sampling.
+            ValueError: the state is of another sampling.
         """
         if "waiting" in state:
             raise ValueError("the state is of another sampling: samples wait to be drawn")

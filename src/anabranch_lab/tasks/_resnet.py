@@ -1,4 +1,4 @@
-"""Residual networks for small images; `anabranch_lab.tasks.models` says what each is."""
+"""Residual networks for small images; `anabranch_lab.tasks.models` describes each."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ Shapes = Iterator[tuple[str, tuple[int, ...]]]
 
 
 def vgg_16() -> Shapes:
-    """Return VGG-16's for 1000 classes of colour images, 224 x 224."""
+    """Return the shapes of VGG-16 for 1000 classes of colour images, 224 x 224."""
     inputs, number = 3, 1
     for channels, convolutions in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
         for _ in range(convolutions):
@@ -23,7 +23,7 @@ def vgg_16() -> Shapes:
 
 
 def resnet(layers: int) -> Shapes:
-    """Return those of a residual network for 10 classes of small colour images, 6 n + 2 layers."""
+    """Return the shapes of a residual network of 6 n + 2 layers for 10 classes of colour images."""
     yield from _normalised("stem", 16, 3, 3, 3)
     inputs = 16
     for channels in (16, 32, 64):
@@ -35,7 +35,7 @@ def resnet(layers: int) -> Shapes:
 
 
 def cnn() -> Shapes:
-    """Return those of a small convolutional network for 10 classes of colour images, 32 x 32."""
+    """Return the shapes of a small convolutional network: 10 classes, colour images of 32 x 32."""
     yield from _with_bias("conv1", 32, 3, 5, 5)
     yield from _with_bias("conv2", 64, 32, 5, 5)
     yield from _with_bias("fc3", 512, 64 * 8 * 8)
@@ -43,7 +43,7 @@ def cnn() -> Shapes:
 
 
 def lstm(features: int = 40, units: int = 128, layers: int = 2, classes: int = 10) -> Shapes:
-    """Return those of LSTM layers that read frames of so many features, and a classifier."""
+    """Return the shapes of LSTM layers that read frames of `features`, and a classifier."""
     inputs = features
     for layer in range(layers):
         yield f"lstm{layer}.input.weight", (4 * units, inputs)
@@ -55,7 +55,7 @@ def lstm(features: int = 40, units: int = 128, layers: int = 2, classes: int = 1
 
 
 def inception_v3() -> Shapes:
-    """Return Inception-v3's for 1000 classes, without the auxiliary classifier."""
+    """Return the shapes of Inception-v3 for 1000 classes, without the auxiliary classifier."""
     yield from _normalised("conv1", 32, 3, 3, 3)
     yield from _normalised("conv2", 32, 32, 3, 3)
     yield from _normalised("conv3", 64, 32, 3, 3)
@@ -124,7 +124,7 @@ def _block_8(name: str, inputs: int) -> Shapes:
 
 
 def bert(layers: int = 12, width: int = 768, classes: int = 2) -> Shapes:
-    """Return those of BERT's base size with a classifier of token sequences."""
+    """Return the shapes of BERT's base size with a classifier of token sequences."""
     yield "words", (30_522, width)
     yield "positions", (512, width)
     yield "segments", (2, width)
@@ -141,7 +141,7 @@ def bert(layers: int = 12, width: int = 768, classes: int = 2) -> Shapes:
 
 
 def t5_small() -> Shapes:
-    """Return T5-small's; its embedding is also its last layer."""
+    """Return the shapes of T5-small, whose embedding is also its last layer."""
     width, heads, inner, layers = 512, 8, 2048, 6
     yield "words", (32_128, width)
     for side, attentions in (("encoder", ("self",)), ("decoder", ("self", "cross"))):

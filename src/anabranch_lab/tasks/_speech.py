@@ -2,8 +2,8 @@
 
 Its recordings are wav files, ``<digit>_<speaker>_<index>.wav``, 50 of each digit by each of six
 speakers, mono, 16 bits, 8 kHz. They are taken from the first directory that has them, as a folder
-``recordings`` or in a tar file; else its archive is fetched. Each server
-packs the archive anew, so the check covers the recordings themselves: every name and every byte.
+``recordings`` or in a tar file; else the archive is fetched. The archive's bytes differ from server
+to server, so the check covers the recordings themselves: every name and every byte.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ _RECORDING = re.compile(r"(?P<digit>\d)_(?P<speaker>[a-z]+)_(?P<index>\d+)\.wav"
 def read_spoken_digits(
     data_dir: Path | None, download: bool
 ) -> tuple[tuple[Floats, Labels], tuple[Floats, Labels]]:
-    """Return the training part and the held-out part, each spectrograms and labels.
+    """Return the training part and the held-out part, each as spectrograms and labels.
 
     Recordings 0 to 4 of each digit by each speaker are held out, as the data set's authors do.
 
     Args:
         data_dir: where to look first.
-        download: whether the archive is fetched where the recordings are nowhere.
+        download: whether to fetch the archive if the recordings are not found.
 
     Returns:
         Spectrograms of shape (N, 49, 40), see `log_mel`, and labels of shape (N,), in [0, 10).
 
     Raises:
-        DataError: recordings that are nowhere to be had, or are not those of the data set.
+        DataError: the recordings are missing, or are not those of the data set.
     """
     where, recordings = _read(data_dir, download)
     found = _digest(recordings)
@@ -98,7 +98,7 @@ def parse_wav(data: bytes, where: str) -> Floats:
         where: the file's name, for the errors.
 
     Raises:
-        DataError: no wav file, or not one channel of 16 bits at 8 kHz.
+        DataError: it is no wav file, or not one channel of 16 bits at 8 kHz.
     """
     try:
         with wave.open(io.BytesIO(data)) as file:
@@ -124,7 +124,7 @@ def log_mel(signals: Floats) -> Floats:
         signals: of one second at 8 kHz, in [-1, 1], shape (N, 8000).
 
     Returns:
-        Shape (N, 49, 40); silence is -6.9. Machines agree but for the last bits.
+        Shape (N, 49, 40); silence is -6.9. Only the last bits differ between machines.
 
     >>> tone = np.sin(2 * np.pi * 440 * np.arange(8000) / 8000, dtype=np.float32)
     >>> log_mel(tone[np.newaxis]).argmax(axis=2).ravel()[:3]  # 548 of 32 to 2146 mel
@@ -142,7 +142,7 @@ def log_mel(signals: Floats) -> Floats:
 
 
 def _mel_bands() -> npt.NDArray[np.float64]:
-    """Return what each frequency adds to each band, shape (frequencies, bands)."""
+    """Return the weight of each frequency in each band, shape (frequencies, bands)."""
     ends = np.linspace(_mel(_LOWEST_HZ), _mel(_RATE_HZ / 2), BANDS + 2)
     at = _mel(np.fft.rfftfreq(_FFT, 1 / _RATE_HZ))[:, np.newaxis]
     step = ends[1] - ends[0]
@@ -155,13 +155,13 @@ def _mel(hz: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 
 def _second_of(signal: Floats) -> Floats:
-    """Return the first second, with silence after what is shorter."""
+    """Return the first second; pad a shorter signal with silence."""
     kept = signal[:_SAMPLES]
     return np.pad(kept, (0, _SAMPLES - len(kept)))
 
 
 def _read(data_dir: Path | None, download: bool) -> tuple[Path, Mapping[str, bytes]]:
-    """Return where the recordings are, and each one's content by its name."""
+    """Return the place of the recordings, and the content of each by its name."""
     given = [] if data_dir is None else [*(data_dir / each for each in _FOLDERS), data_dir]
     places = [*given, cache_of(TASK)]
     for place in places:

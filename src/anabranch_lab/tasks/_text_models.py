@@ -1,7 +1,7 @@
-"""Transformers from their configuration alone; `anabranch_lab.tasks.models` says what each is.
+"""Transformers from their configuration alone; `anabranch_lab.tasks.models` describes each.
 
-Nothing is downloaded: initial values are drawn here, with the variances that transformers' own
-have, but evenly distributed, for normal draws depend on how a machine rounds logarithms.
+Nothing is downloaded. Initial values are drawn here, with the variances of the package
+transformers. They are uniform, since normal draws depend on how a machine rounds logarithms.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Translator(nn.Module):
         self.network = network
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Map token ids (N, 2, L), heard and already said, to logits (N, L, vocabulary)."""
+        """Map token ids (N, 2, L), encoder's and decoder's, to logits (N, L, vocabulary)."""
         heard, said = tokens.unbind(dim=1)
         logits: torch.Tensor = self.network(
             input_ids=heard,
@@ -56,14 +56,14 @@ def build_text_model(
     """Build one of `TEXT_MODELS`.
 
     Args:
-        name: which.
+        name: of the model.
         shape: of one input: (L,) for BERT, (2, L) for T5.
         classes: how many there are.
-        vocabulary: how many different tokens.
+        vocabulary: how many different tokens there are.
         seed: of the initial values.
 
     Raises:
-        ValueError: transformers is not installed, or the task is not of the model's kind.
+        ValueError: transformers is not installed, or the task does not suit the model.
     """
     if find_spec("transformers") is None:
         raise ValueError(
@@ -72,7 +72,7 @@ def build_text_model(
         )
     is_bert = name.startswith("bert")
     _check_shape(name, shape, is_bert)
-    with torch.random.fork_rng(devices=[]):  # its own initial values are drawn, and not used
+    with torch.random.fork_rng(devices=[]):  # transformers draws values that we replace
         if is_bert:
             return _bert(name, shape[0], classes, vocabulary, seed)
         return _t5(name, classes, vocabulary, seed)
@@ -142,7 +142,7 @@ def _t5(name: str, classes: int, vocabulary: int, seed: int) -> nn.Module:
             _draw(parameter, 1.0, generator)
         elif path.endswith("relative_attention_bias.weight"):
             _draw(parameter, 1 / config.d_model, generator)
-        elif path.endswith(".q.weight"):  # T5 does not divide by the root of the width later
+        elif path.endswith(".q.weight"):  # T5's attention does not divide by the root of the width
             _draw(parameter, 1 / (config.d_model * config.d_kv), generator)
         else:
             _draw(parameter, 1 / parameter.shape[1], generator)

@@ -1,7 +1,7 @@
-"""Token sequences that follow rules a small transformer can learn, drawn alike at every site.
+"""Token sequences by rules that a small transformer can learn, drawn alike at every site.
 
-They stand where a benchmark's texts would, and need no file: sizes and lengths are small, so that
-such a model learns its rule within hundreds of steps on one core.
+They replace a benchmark's texts and need no file. Sizes and lengths are small, so that such a model
+learns the rule within hundreds of steps on one core.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _START, _CLASSIFY, _SEPARATE, _FIRST_WORD = 0, 1, 2, 3
 _WORDS = 32
 VOCABULARY = _FIRST_WORD + _WORDS
 
-_PAIR_LENGTHS = (8, 7)  # one word more, so that no pair is undecided and both answers are as likely
+_PAIR_LENGTHS = (8, 7)  # one word more: a tie is answered 0, and both answers are equally likely
 _SENTENCE_LENGTH = 6
 
 
 def pairs() -> Split:
     """Return pairs of sentences, and whether the first has more words of one kind.
 
-    Half of the words are of that kind; which, only the labels tell.
+    Half of the words are of that kind; only the labels show which.
 
     Returns:
         Inputs of shape (N, 18): a mark, eight words, a mark, seven words, a mark. Labels of shape
@@ -50,9 +50,9 @@ def translation() -> Split:
     """Return sentences, and their words translated one by one, in alphabetical order.
 
     Returns:
-        Inputs of shape (N, 2, 6): the sentence's words, all different, and what a decoder has read
-        before each word it is to say: a mark, then the translation but for its last word. Labels
-        of shape (N, 6): the translation.
+        Inputs of shape (N, 2, 6): the sentence's words, all different; and the decoder's inputs, a
+        mark and then the translation without its last word. Labels of shape (N, 6): the
+        translation.
     """
     generator = np.random.default_rng(_SEED)
     count = _TRAIN + _HELD_OUT

@@ -1,7 +1,7 @@
 """Pairs of gliding tones in noise, as spectrograms drawn by a rule, alike at every site.
 
-They stand where spoken digits would, in the same form and number, and need no file: as a vowel has
-formants, a class has two tones, each of which glides from one band to another.
+They replace spoken digits, in the same form and number, and need no file. As a vowel has formants,
+a class has two tones. Each glides from one band to another.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _SHORTEST, _LONGEST = 15, 40  # frames
 _SHIFT = 3.0  # bands, up or down: one speaker's voice is higher than another's
 _WIDTH = 1.5  # bands
 _LOUDNESS = (1.0, 3.0)  # of a tone's middle; noise has standard deviation 1
-_MEAN, _DEVIATION = 0.1982, 1.1286  # of what is drawn, before it is normalised
+_MEAN, _DEVIATION = 0.1982, 1.1286  # of the drawn values, before normalisation
 
 
 def synthetic_tones() -> tuple[Floats, Labels, Floats, Labels]:
     """Return spectrograms and labels to train on, then those that are held out.
 
-    A sample is its class's two tones, shifted together, for a time that is drawn, from a frame that
-    is drawn, at a loudness that is drawn, and noise everywhere.
+    A sample is its class's two tones, and noise everywhere. The tones' common shift, their length,
+    their first frame and their loudness are drawn.
 
     Returns:
         Spectrograms of shape (2700, 49, 40), with mean 0 and standard deviation 1, and labels of
-        shape (2700,), in [0, 10), as many of each; 300 likewise.
+        shape (2700,), in [0, 10), as many of each; then 300 held-out samples likewise.
     """
     generator = np.random.default_rng(_SEED)
     # Where each class's tones begin and end: (classes, tones, ends).

@@ -1,8 +1,8 @@
-"""Clients whose contributions are bad, to compare what withstands them. Pure; no torch here.
+"""Clients with wrong labels or contributions, to compare defences. Pure; no torch here.
 
-Adversaries are a frozen value as a scenario would spell it: a share of the sites, drawn from the
-seed, and what they do to their labels or to what they contribute. It lies here and not in `merge`
-or `fleet`, because it changes samples and updates, and these know neither.
+Adversaries are a frozen value as a scenario spells it: a share of the sites, drawn from the seed,
+and a change of their labels or of their contributions. The module is here and not in `merge` or
+`fleet`, because it changes samples and updates, and these packages know neither.
 
 >>> bad = Scaled(share=0.2, factor=-10.0)
 >>> bad.who(sites=10, seed=0).size
@@ -24,40 +24,40 @@ from anabranch._typed_toml import Table
 Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
 
-_WHO = 0x77686F  # keeps who they are apart from other draws with the same seed
+_WHO = 0x77686F  # keeps the draw of sites apart from other draws with the same seed
 _Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Adversaries(Protocol):
-    """Some of the sites, and what they do: the parameters, a frozen value."""
+    """Some of the sites, and their attack: the parameters, a frozen value."""
 
     def who(self, sites: int, seed: int) -> Indices:
-        """Return which of so many sites they are, ascending; with one seed always the same.
+        """Return the adversaries among `sites` sites, ascending; one seed gives one answer.
 
-        A larger share adds sites and keeps those of the smaller. Which sites a partition makes
-        outliers has no part in it.
+        A larger share adds sites and keeps those of the smaller. The draw is independent of the
+        sites that a partition makes outliers.
         """
 
     def labels(self, labels: Indices, classes: int) -> Indices:
-        """Return what they take their samples' labels for.
+        """Return the labels that an adversary trains on.
 
         Args:
-            labels: of one of them, in [0, classes); any shape. Not changed.
+            labels: the true ones, in [0, classes); any shape. Not changed.
             classes: how many there are.
         """
 
     def contribution(self, update: Floats, generator: np.random.Generator) -> Floats:
-        """Return what they contribute in place of an update.
+        """Return an adversary's contribution in place of an update.
 
         Args:
-            update: a gradient, or by how much a model has changed; not a model. Shape (elements,);
-                not changed.
+            update: a gradient or the change of a model, not a model. Shape (elements,); not
+                changed.
             generator: of every draw; give each site its own.
         """
 
 
 class _Honest(Table, frozen=True, kw_only=True):
-    """What adversaries do alike: they are a share of the sites, and honest where not overridden."""
+    """The base of all adversaries: a share of the sites, honest where not overridden."""
 
     share: _Share
 
@@ -76,7 +76,7 @@ class _Honest(Table, frozen=True, kw_only=True):
 
 
 class LabelFlip(_Honest, frozen=True, kw_only=True, tag_field="kind", tag="label-flip"):
-    """They take each label y for ``classes - 1 - y``, and train on it as others do.
+    """They replace each label y by ``classes - 1 - y``, and train on it as others do.
 
     Args:
         share: of the sites, in [0, 1], rounded to whole ones.
@@ -92,7 +92,7 @@ class Noise(_Honest, frozen=True, kw_only=True, tag_field="kind", tag="noise"):
 
     Args:
         share: of the sites, in [0, 1], rounded to whole ones.
-        factor: the noise's norm over the update's, > 0; with 1 its norm does not give it away.
+        factor: the noise's norm over the update's, > 0; at 1 the norm does not betray it.
     """
 
     factor: Annotated[float, Meta(gt=0, le=1e9)] = 1.0
@@ -112,7 +112,7 @@ class Scaled(_Honest, frozen=True, kw_only=True, tag_field="kind", tag="scaled")
 
     Args:
         share: of the sites, in [0, 1], rounded to whole ones.
-        factor: -1 turns it round, 10 exaggerates it.
+        factor: -1 reverses the update, 10 exaggerates it.
     """
 
     factor: Annotated[float, Meta(ge=-1e9, le=1e9)] = -10.0

@@ -1,13 +1,16 @@
 """Named classification tasks as tensors.
 
-`digits` comes with scikit-learn and needs no file. `mnist` and `fashion-mnist` are read from their
-official files, found in a directory or fetched, and refused if a single byte differs. `cifar-10`
-is read from its official archive, or from files of their form. `cifar-10-part` trains on the
-archive's first three training files alone and holds out the fifth, where the others are missing;
-its accuracies are not those of the official split. `spoken-digits` is the Free Spoken Digit
-Dataset as spectrograms, for key-word spotting. `synthetic-tones` has their form and needs no file:
-pairs of gliding tones in noise, drawn by a rule. `pairs` and `translation` are tokens, drawn by
-rules: to classify pairs of sentences, and to say a sentence's translation word by word.
+- `digits` comes with scikit-learn and needs no file.
+- `mnist` and `fashion-mnist` are read from their official files, found in a directory or fetched,
+  and refused if a single byte differs.
+- `cifar-10` is read from its official archive, or from files of the same form.
+- `cifar-10-part` is for directories that lack some files. It trains on the archive's first three
+  training files and holds out the fifth. Its accuracies are not those of the official split.
+- `spoken-digits` is the Free Spoken Digit Dataset as spectrograms, for key-word spotting.
+- `synthetic-tones` has the form of `spoken-digits` and needs no file: pairs of gliding tones in
+  noise, drawn by a rule.
+- `pairs` and `translation` are tokens, drawn by rules: to classify pairs of sentences, and to
+  output a sentence's translation word by word.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ _DIGITS_HELD_OUT = 0.2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """Images, spectrograms or tokens to classify, split into what is trained on and held out.
+    """Images, spectrograms or tokens to classify, split into training and held-out samples.
 
     Args:
         name: as given to `load_task`.
@@ -44,12 +47,12 @@ class Task:
             spectrograms (N, 1, frames, bands) likewise; or token ids, int64, of shape (N, L) or
             (N, 2, L).
         train_labels, held_out_labels: shape (N,), int64, in [0, classes); or (N, L), one for each
-            token that is to be said.
+            output token.
         classes: how many there are.
-        vocabulary: how many different tokens there are, ids in [0, vocabulary); None for the rest.
+        vocabulary: how many different tokens there are, ids in [0, vocabulary); None: no tokens.
 
     Raises:
-        ValueError: shapes, types, counts or labels that contradict this.
+        ValueError: shapes, types, counts or labels contradict this.
     """
 
     name: str
@@ -103,7 +106,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class _IdxFiles:
-    """Where a task's four IDX files come from, and what makes them the official ones."""
+    """The origin of a task's four IDX files, their official hashes, and the pixels' moments."""
 
     url: str
     sha256: Mapping[str, str]
@@ -173,7 +176,7 @@ TASKS = ("digits", *_IDX_TASKS, *_cifar.CIFAR_TASKS, _speech.TASK, _tones.TASK, 
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """What a model has to know of a task; see :class:`Task`."""
+    """The properties of a task that its model needs; see :class:`Task`."""
 
     shape: tuple[int, ...]
     classes: int
@@ -181,7 +184,7 @@ class Looks:
 
 
 def looks_of(name: str) -> Looks:
-    """Return what a task looks like, without its data.
+    """Return the properties of a task that its model needs, without its data.
 
     Raises:
         ValueError: no task of this name.
@@ -206,18 +209,17 @@ def load_task(name: str, data_dir: Path | None = None, *, download: bool = True)
     Args:
         name: one of `TASKS`.
         data_dir: where to look first for the official files, as ``data_dir/<name>/<file>`` or
-            ``data_dir/<file>``; then this user's cache directory is looked in. `digits`,
-            `synthetic-tones` and the tokens need neither. CIFAR-10's may also lie in
-            ``data_dir/cifar10`` or, as in their archive, in ``data_dir/cifar-10-batches-bin``,
-            plain or as ``.xz``. Recordings of spoken digits are in ``data_dir/fsdd`` or
-            ``data_dir/free-spoken-digit-dataset``, as ``recordings/*.wav`` or ``recordings.tar``,
-            which may be packed by gzip or xz.
-        download: whether a file that is in none of them is fetched into the cache.
+            ``data_dir/<file>``; then in this user's cache directory. `digits`, `synthetic-tones`
+            and the tokens need neither. CIFAR-10's files may also be in ``data_dir/cifar10`` or, as
+            in their archive, in ``data_dir/cifar-10-batches-bin``, plain or as ``.xz``. Recordings
+            of spoken digits are in ``data_dir/fsdd`` or ``data_dir/free-spoken-digit-dataset``, as
+            ``recordings/*.wav`` or ``recordings.tar``, which may be packed by gzip or xz.
+        download: whether to fetch a file that is in none of these into the cache.
 
     Raises:
         ValueError: no task of this name.
-        DataError: a file that is nowhere to be had, whose hash is not the official one, or, of
-            CIFAR-10, whose form is not; recordings that are not just those of the data set.
+        DataError: a file is missing, its hash is not the official one, or a CIFAR-10 file has
+            another form; or the recordings are not exactly those of the data set.
     """
     if name not in TASKS:
         raise ValueError(unknown("task", name, TASKS))
@@ -322,7 +324,7 @@ def _digits() -> Task:
 def _digits_table() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.generic]]:
     """Return the digits of scikit-learn: pixels (1797, 64) in 0..16, and labels (1797,).
 
-    Its own reader costs a second of imports in every process of a run, so its file is read here.
+    scikit-learn's reader costs a second of imports in each process, so its file is read here.
     """
     sklearn = find_spec("sklearn")
     if sklearn is not None and sklearn.origin is not None:
@@ -330,7 +332,7 @@ def _digits_table() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.generic]]:
         if file.exists():
             table = np.loadtxt(file, delimiter=",")
             return table[:, :-1], table[:, -1]
-    # A release that keeps the file elsewhere; without any, this says what is missing.
+    # Another release keeps the file elsewhere. Without scikit-learn, this import fails by name.
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)

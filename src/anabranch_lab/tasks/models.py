@@ -1,9 +1,9 @@
-"""Classifiers of images, sequences and tokens, the same at every site that builds them alike.
+"""Classifiers of images, sequences and tokens, equal at every site that builds them alike.
 
-Initial values are drawn with NumPy, not with torch: torch's draws differ in their last bits with
-what the CPU can do, and sites must begin with the same model. Torch's own generator is not touched.
+Initial values are drawn with NumPy. The last bits of torch's draws depend on the CPU, and sites
+must begin with the same model. Torch's generator is not changed.
 
-All that a model learns is in its parameters, for they are what sites exchange: where the published
+All that a model learns is in its parameters, since sites exchange only these. Where the published
 network has batch normalisation, ours has group normalisation, which keeps no running statistics.
 """
 
@@ -59,11 +59,11 @@ def build_model(
 
     From images (N, C, H, W) to logits (N, outputs):
 
-    - ``softmax``: one linear layer, that is, multinomial logistic regression.
+    - ``softmax``: one linear layer (multinomial logistic regression).
     - ``mlp``: fully connected layers with ReLU between them.
-    - ``cnn``: two 5 x 5 convolutions of 32 and 64 channels with max pooling, and two linear layers,
-      512 units between them where not said otherwise; 1,663,370 parameters for 28 x 28 grey images
-      in 10 classes, 2,156,490 for 32 x 32 colour images. Images of at least 4 x 4.
+    - ``cnn``: two 5 x 5 convolutions of 32 and 64 channels with max pooling, and two linear layers
+      with 512 units between them by default; 1,663,370 parameters for 28 x 28 grey images in 10
+      classes, 2,156,490 for 32 x 32 colour images. Images of at least 4 x 4.
       Source: McMahan et al., AISTATS 2017.
     - ``cnn-6``: four convolutions of 3 x 3, two of 32 and two of 64 channels, with max pooling
       after each two, and two linear layers, 512 units between them; no normalisation, no dropout;
@@ -73,32 +73,32 @@ def build_model(
       parameters for 28 x 28 grey images in 10 classes. Images of at least 12 x 12.
       Source: LeCun et al., Proceedings of the IEEE, 1998, without its sparse connections.
     - ``alexnet``: five convolutions and three linear layers with every parameter of the classic
-      (61,100,840 with three channels, 61,085,352 with one), adapted to small images in its strides
-      alone: the first convolution moves by 1, not 4, and the last pooling averages whatever is
-      left to 6 x 6. It keeps 1000 outputs for up to 1000 classes, because its size is what makes
-      it a workload; training drives the unused ones down. Images of at least 7 x 7.
+      (61,100,840 with three channels, 61,085,352 with one). Only its strides are adapted to small
+      images: the first convolution moves by 1, not 4, and the last pooling averages the rest to
+      6 x 6. It keeps 1000 outputs for up to 1000 classes, since its size makes it a workload;
+      training drives the unused outputs down. Images of at least 7 x 7.
       Source: see `anabranch_lab.tasks.profiles.ALEXNET`.
     - ``vgg-16``: 13 convolutions of 3 x 3, each with group normalisation, and one linear layer, as
       is usual for small images; 14,728,266 parameters for colour images in 10 classes. Images of
       at least 32 x 32.
-      Source: Simonyan and Zisserman, ICLR 2015, whose three linear layers and input size make
-      138 million; that one is `anabranch_lab.tasks.profiles.VGG_16`.
+      Source: Simonyan and Zisserman, ICLR 2015. Their three linear layers and input size make 138
+      million parameters; that network is `anabranch_lab.tasks.profiles.VGG_16`.
     - ``resnet-20``, ``resnet-32``: residual networks of 16, 32 and 64 channels whose shortcuts have
       no parameters (option A), with group normalisation; 269,722 and 464,154 parameters for colour
       images in 10 classes.
       Source: He et al., CVPR 2016, section 4.2, where normalisation is over the batch.
     - ``lstm``: two LSTM layers of 128 units that read an image row by row, or a spectrogram frame
-      by frame, and a linear layer of what the second says in the mean over rows; 220,426
-      parameters for frames of 40 bands in 10 classes, and as many for any number of frames.
+      by frame. A linear layer reads the mean of the second's outputs over rows. It has 220,426
+      parameters for frames of 40 bands in 10 classes, for any number of frames.
       R²SP trains "a LSTM model" to spot key words and says no more: these sizes are ours.
 
     From token ids, with ``pip install 'anabranch[text]'``; initial values are drawn, none fetched:
 
     - ``bert``: BERT's base size, (N, L) to (N, classes), L up to 512; 109,483,778 parameters for
-      two classes, with its own vocabulary of 30,522 whatever the task's.
+      two classes, with its own vocabulary of 30,522 for any task.
       Source: Devlin et al., NAACL 2019.
     - ``bert-tiny``: the same in two layers of width 128, with the task's vocabulary and length.
-    - ``t5-small``: (N, 2, L), the tokens heard and those already said, to (N, L, vocabulary);
+    - ``t5-small``: (N, 2, L), the encoder's and the decoder's input tokens, to (N, L, vocabulary);
       60,506,624 parameters, with its own vocabulary of 32,128.
       Source: Raffel et al., JMLR 2020.
     - ``t5-tiny``: the same in two layers of width 128 each way, with the task's vocabulary.
@@ -106,9 +106,9 @@ def build_model(
     Args:
         name: one of `MODELS`.
         shape: of one input: channels, height and width of an image.
-        classes: how many there are, >= 2; outputs are as many, save for ``alexnet`` and T5.
+        classes: how many there are, >= 2; there are as many outputs, except of ``alexnet`` and T5.
         seed: of the initial values, >= 0. Weights are uniform with variance 2 / fan-in, biases
-            zero (He et al., ICCV 2015); normalisation begins with scale one and shift zero, save
+            zero (He et al., ICCV 2015). Normalisation begins with scale one and shift zero, except
             that a residual block's last scale is zero (Goyal et al., 2017). An LSTM's weights are
             uniform within 1 / sqrt(units), and its forget gates begin with a bias of one
             (Jozefowicz et al., ICML 2015). BERT's and T5's weights have the variances of their
@@ -118,8 +118,8 @@ def build_model(
         vocabulary: how many different tokens inputs have; None for images.
 
     Raises:
-        ValueError: no such model, inputs that it does not take, fewer than two classes, hidden
-            layers for a model that has no choice of them, or a package that it needs is missing.
+        ValueError: there is no such model; it does not take such inputs, or hidden layers; there
+            are fewer than two classes; or a package that it needs is missing.
     """
     if name not in MODELS:
         raise ValueError(unknown("model", name, MODELS))
@@ -138,9 +138,9 @@ def build_model(
         return build_text_model(name, shape, classes, vocabulary, seed)
     image = _image(name, shape, vocabulary)
     build = _IMAGE_MODELS[name] if hidden is None else partial(_HIDDEN[name], hidden=hidden)
-    with torch.device("meta"):  # shapes only: the values come below
+    with torch.device("meta"):  # shapes only; the values are drawn below
         model = build(image, classes)
-    # Not by `to_empty`, which imports SymPy: 0.4 s at each site.
+    # `to_empty` would import SymPy, which takes 0.4 s at each site.
     memory = {name: torch.empty(t.shape, dtype=t.dtype) for name, t in model.state_dict().items()}
     model.load_state_dict(memory, assign=True)
     _initialise(model, seed)
@@ -177,7 +177,7 @@ def _initialise(model: nn.Module, seed: int) -> None:
         elif isinstance(layer, nn.GroupNorm):
             nn.init.ones_(layer.weight)
             nn.init.zeros_(layer.bias)
-        else:  # or it would begin with whatever memory held
+        else:  # a parameter without initial values would begin with the memory's content
             assert not list(layer.parameters(recurse=False)), f"{layer} has no initial values"
     for layer in model.modules():
         if isinstance(layer, Block):  # it begins as its shortcut

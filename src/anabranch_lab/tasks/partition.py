@@ -1,7 +1,7 @@
 """Which training samples each site holds. Pure: labels and a seed in, indices out.
 
-A partition is a frozen value as a scenario spells it, with a method that deals. Every site that
-deals the same labels with one seed gets the same answer.
+A partition is a frozen value as a scenario spells it, with a method that deals samples to sites.
+Every site that deals the same labels with one seed gets the same answer.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from msgspec import Meta
 from anabranch._typed_toml import Positive, Table
 
 Indices = npt.NDArray[np.int64]
-# From all of a class at one site to as even as makes no difference.
+# From a class at one site alone to a class dealt evenly.
 _Concentration = Annotated[float, Meta(gt=0, le=1e9)]
 _MOST_DRAWS = 1000
-_OUTLIERS = 0x6F75746C  # keeps who is an outlier apart from other draws with the same seed
+_OUTLIERS = 0x6F75746C  # keeps the draw of outliers apart from other draws with the same seed
 
 
 class Partition(Protocol):
     """How samples are dealt to sites: the parameters, a frozen value.
 
     Attributes:
-        by_label: whether it asks for one label for each sample.
+        by_label: whether it needs one label for each sample.
     """
 
     by_label: ClassVar[bool]
@@ -38,15 +38,15 @@ class Partition(Protocol):
                 further axes where ``by_label`` is false.
             sites: how many to deal to, >= 1.
             seed: of every draw, >= 0.
-            least: samples that each site must get, >= 1; where sizes are drawn, they are drawn
-                until all sites have so many.
+            least: samples that each site must get, >= 1; drawn sizes are drawn again until all
+                sites have so many.
 
         Returns:
             For each site its indices, none of them twice. Together they are every index once,
-            save for a partition that says otherwise: `MixedDirichlet`.
+            except with `MixedDirichlet`.
 
         Raises:
-            ValueError: labels that it cannot deal by, or a site that gets fewer than ``least``.
+            ValueError: it cannot deal by such labels, or a site gets fewer than ``least``.
         """
 
 
@@ -61,10 +61,10 @@ class Even(Table, frozen=True, kw_only=True, tag_field="kind", tag="even"):
 
 
 class Dirichlet(Table, frozen=True, kw_only=True, tag_field="kind", tag="dirichlet"):
-    """Of each class the sites get shares that are drawn: sites differ in labels, and in size.
+    """Each class is dealt in drawn shares: sites differ in labels and in size.
 
     The shares of a class are drawn from a symmetric Dirichlet distribution, anew for each class
-    (HAAF, section 6.1; Hsu et al., 2019, draw a vector for each site instead).
+    (HAAF, section 6.1). Hsu et al., 2019, draw a vector for each site instead.
 
     Args:
         alpha: its concentration, > 0. With 0.1 most of a class is at one or two sites, with 100
@@ -87,10 +87,10 @@ class Dirichlet(Table, frozen=True, kw_only=True, tag_field="kind", tag="dirichl
 
 
 class Shards(Table, frozen=True, kw_only=True, tag_field="kind", tag="shards"):
-    """Samples sorted by label are cut into shards, and each site gets a few: it knows few labels.
+    """Samples sorted by label are cut into shards, and each site gets a few, so few labels.
 
     Args:
-        per_site: shards of a site; a site with two has two labels, or little more.
+        per_site: shards of a site; a site with two has two labels, or few more.
     Source: McMahan et al., AISTATS 2017, section 3, with two shards for each of 100 clients.
     """
 
@@ -109,7 +109,7 @@ class Shards(Table, frozen=True, kw_only=True, tag_field="kind", tag="shards"):
 
 
 class Quantity(Table, frozen=True, kw_only=True, tag_field="kind", tag="quantity"):
-    """Shuffled samples, of which the sites get shares that are drawn: they differ in size alone.
+    """Shuffled samples are dealt in drawn shares: sites differ in size alone.
 
     Args:
         alpha: concentration of the symmetric Dirichlet distribution that shares are drawn from,
@@ -131,23 +131,23 @@ class Quantity(Table, frozen=True, kw_only=True, tag_field="kind", tag="quantity
 
 
 class MixedDirichlet(Table, frozen=True, kw_only=True, tag_field="kind", tag="mixed-dirichlet"):
-    """Each site draws how its classes are mixed; most draw alike, and some are outliers.
+    """Each site draws its mix of classes; most from one distribution, some as outliers.
 
-    All sites have as many samples. A site's mix is drawn from a symmetric Dirichlet distribution of
-    its own concentration, and its labels from the mix. Samples are taken class by class from a
-    shuffled circle: where sites want more of a class than there is, some of its samples are at two
-    sites, or more, as evenly as it goes; where they want less, samples are left over. So every mix
-    is as drawn. Only a site that alone wants more of a class than there is gets samples of others.
+    All sites have equally many samples. A site's mix is drawn from a symmetric Dirichlet
+    distribution with the site's concentration, and its labels are drawn from the mix. Samples are
+    taken class by class from a shuffled circle. Where sites want more of a class than there is,
+    some of its samples are at several sites, as evenly as possible. Where they want less, samples
+    are left over. So every mix is as drawn. The exception is a site that alone wants more of a
+    class than there is: it gets samples of other classes.
 
     Args:
         alpha: concentration of most sites, > 0.
-        outlier_alpha: of the outliers, > 0.
-        outliers: the share of sites that are, in [0, 1], rounded to whole sites.
-        samples_per_site: how many each site has, at most as many as there are; None for an even
-            share, rounded down.
-    Source: Chen et al., "R²SP", VI-B, with these values. It says that of an outlier one class
-        takes over 97 %; of ten classes the largest takes 66 % in the mean at 0.1, and 94 % at
-        0.01.
+        outlier_alpha: concentration of the outliers, > 0.
+        outliers: the outliers' share of the sites, in [0, 1], rounded to whole sites.
+        samples_per_site: how many each site has, at most all samples; None: an even share, rounded
+            down.
+    Source: Chen et al., "R²SP", VI-B, with these values. It says that one class is over 97 % of an
+        outlier's samples. Of ten classes the largest has 66 % in the mean at 0.1, and 94 % at 0.01.
     """
 
     alpha: _Concentration = 10.0
@@ -173,7 +173,7 @@ class MixedDirichlet(Table, frozen=True, kw_only=True, tag_field="kind", tag="mi
         _, totals = np.unique(labels, return_counts=True)
         counts = self._counts(generator, totals, self.outlier_sites(sites, seed), sites, size)
         circles = _by_label(labels, generator)
-        # For each site and class where it begins in the class's circle, then each of its samples.
+        # Find where each site begins in each class's circle, then the place of each sample.
         begins = (np.cumsum(counts, axis=0) - counts).ravel()
         flat = counts.ravel()
         within = np.arange(flat.sum()) - np.repeat(np.cumsum(flat) - flat, flat)
@@ -183,7 +183,7 @@ class MixedDirichlet(Table, frozen=True, kw_only=True, tag_field="kind", tag="mi
         return _checked(tuple(dealt), least)
 
     def outlier_sites(self, sites: int, seed: int) -> Indices:
-        """Return which sites are outliers where so many are dealt to with this seed, ascending."""
+        """Return the outliers among `sites` sites with this seed, ascending."""
         generator = np.random.default_rng((_OUTLIERS, seed))
         chosen = generator.permutation(sites)[: round(self.outliers * sites)]
         return np.sort(chosen).astype(np.int64)
@@ -214,7 +214,7 @@ AnyPartition = Even | Dirichlet | Shards | Quantity | MixedDirichlet
 
 
 def partition_evenly(samples: int, sites: int, seed: int) -> tuple[Indices, ...]:
-    """Deal shuffled samples to sites, as evenly as they go.
+    """Deal shuffled samples to sites, as evenly as possible.
 
     Args:
         samples: how many there are; their indices are ``[0, samples)``.
@@ -244,14 +244,14 @@ def _drawn_counts(
     Args:
         generator: of the draws.
         totals: samples of each class, shape (classes,).
-        sites, alpha, least: as they are dealt.
+        sites, alpha, least: see `Dirichlet.deal`.
 
     Returns:
         Shape (classes, sites); each row adds up to its total.
     """
     for _ in range(_MOST_DRAWS):
         shares = generator.dirichlet(np.full(sites, alpha), size=len(totals))
-        # Rounded are the ends, not the parts, so that the parts add up.
+        # Round the ends of the parts, so that the parts add up.
         ends = np.rint(np.cumsum(shares, axis=1) * totals[:, np.newaxis]).astype(np.int64)
         ends[:, -1] = totals
         counts = np.diff(ends, axis=1, prepend=0)
@@ -264,7 +264,7 @@ def _drawn_counts(
 
 
 def _by_label(labels: Indices, generator: np.random.Generator) -> Indices:
-    """Return all indices, those of a label together and shuffled."""
+    """Return all indices, grouped by label and shuffled within each label."""
     order = generator.permutation(len(labels)).astype(np.int64)
     return order[np.argsort(labels[order], kind="stable")]
 

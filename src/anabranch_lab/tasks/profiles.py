@@ -1,7 +1,7 @@
-"""Models and machines as figures, for runs that communicate and do not train. No torch here.
+"""Sizes of models and speeds of machines, for runs that communicate without training. No torch.
 
-A model is its parameters' shapes; what a batch normalisation keeps beside them is not exchanged. A
-machine is how long it computes.
+A model is given by its parameters' shapes; the running statistics of batch normalisation are not
+exchanged. A machine is given by its compute times.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _FLOAT32_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a model costs to synchronise.
+    """A model's size for synchronisation.
 
     Args:
         name: for titles and logs.
-        shapes: each parameter's name and shape, in the order they lie in the flat buffer.
+        shapes: each parameter's name and shape, in the order of the flat buffer.
     """
 
     name: str
@@ -71,7 +71,7 @@ one-column form that deep-learning libraries ship.
 VGG_16 = Profile("vgg-16", tuple(_shapes.vgg_16()))
 """VGG-16 for 1000 classes of colour images, 224 x 224: 138,357,544 parameters, 553 MB.
 
-It is not the ``vgg-16`` that `learn.models` trains on small images, a tenth of its size.
+It is not the ``vgg-16`` that `models` trains on small images, which has a tenth of its size.
 
 Source: Simonyan and Zisserman, ICLR 2015, configuration D.
 
@@ -82,7 +82,7 @@ Source: Simonyan and Zisserman, ICLR 2015, configuration D.
 RESNET_20 = Profile("resnet-20", tuple(_shapes.resnet(20)))
 """ResNet-20 for 10 classes of small colour images: 269,722 parameters, 1.1 MB.
 
-Source: He et al., CVPR 2016, section 4.2, with shortcuts that have none (option A).
+Source: He et al., CVPR 2016, section 4.2, with shortcuts without parameters (option A).
 
 >>> RESNET_20.elements
 269722
@@ -96,7 +96,7 @@ RESNET_32 = Profile("resnet-32", tuple(_shapes.resnet(32)))
 """
 
 CNN = Profile("cnn", tuple(_shapes.cnn()))
-"""The ``cnn`` of `learn.models` on colour images, 32 x 32: 2,156,490 parameters, 8.6 MB.
+"""The ``cnn`` of `models` on colour images, 32 x 32: 2,156,490 parameters, 8.6 MB.
 
 Source: McMahan et al., AISTATS 2017.
 
@@ -105,7 +105,7 @@ Source: McMahan et al., AISTATS 2017.
 """
 
 LSTM = Profile("lstm", tuple(_shapes.lstm()))
-"""The ``lstm`` of `learn.models` on frames of 40 bands: 220,426 parameters, 0.9 MB.
+"""The ``lstm`` of `models` on frames of 40 bands: 220,426 parameters, 0.9 MB.
 
 >>> LSTM.elements
 220426
@@ -152,7 +152,7 @@ def load_profile(name: str) -> Profile:
     """Return the profile of this name.
 
     Raises:
-        ValueError: none has it; the message names the nearest.
+        ValueError: no profile has this name; the message names the nearest.
     """
     if name not in _PROFILES:
         raise ValueError(unknown("profile", name, PROFILES))
@@ -161,12 +161,12 @@ def load_profile(name: str) -> Profile:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """How long a machine computes, in the keys of ``[compute.sites]``.
+    """A machine's compute times, in the keys of ``[compute.sites]``.
 
     Args:
-        name: as its provider has it.
-        samples_per_s: samples it takes a second, whatever the batch.
-        fixed_s: seconds of each step beside them.
+        name: its provider's name for it.
+        samples_per_s: samples that it processes a second, for any batch.
+        fixed_s: seconds of each step that do not depend on the batch.
     """
 
     name: str
@@ -174,7 +174,7 @@ class Instance:
     fixed_s: float
 
     def step_s(self, samples: int) -> float:
-        """Return how long a step of so many samples takes, seconds."""
+        """Return how long a step of `samples` samples takes, seconds."""
         return self.fixed_s + samples / self.samples_per_s
 
 
@@ -185,9 +185,9 @@ RESNET_32_INSTANCES = (
 )
 """The GPU instances of R²SP's cluster B training ResNet-32 on CIFAR-10, from Table III.
 
-The speeds are the paper's. They alone would have the fast instances wait 0.38 and 0.64 s for the
-g2.2xlarge in batches of 512; the paper has 0.62 and 0.82 s, and its tuned batches, 901 and 1264,
-are what fits into these waits at these speeds. So a step has a part that does not grow with the
-batch, and ``fixed_s`` is by how much the instance's is longer than the p2.xlarge's, which is all
-that the table tells of it.
+The speeds are the paper's. By the speeds alone, the fast instances would wait 0.38 and 0.64 s for
+the g2.2xlarge with batches of 512. The paper has waits of 0.62 and 0.82 s. Its tuned batches, 901
+and 1264, fit into these waits at these speeds. So a step has a part that does not grow with the
+batch. The table gives only differences of that part between instances: ``fixed_s`` is how much
+longer it is than on the p2.xlarge.
 """

@@ -1,7 +1,7 @@
 """Which of its samples a site draws for each batch.
 
-A sampling is a frozen value as a scenario spells it, with a method that makes what draws. No torch
-until it is called.
+A sampling is a frozen value as a scenario spells it, with a method that makes the object that
+draws. Torch is imported only when that method is called.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ Indices = npt.NDArray[np.int64]
 
 
 class Draws(Protocol):
-    """What draws one site's samples, in one run."""
+    """The draws of one site's samples, in one run."""
 
     def draw(self, count: int) -> Indices:
         """Return the indices of the next ``count`` samples."""
 
     def state_dict(self) -> State:
-        """Return what later draws depend on; nothing is copied."""
+        """Return the state on which later draws depend, without copies."""
 
     def load_state_dict(self, state: State) -> None:
-        """Draw on from a state of draws that were made alike.
+        """Continue from a state of draws with the same arguments.
 
         Raises:
-            ValueError: it is of another sampling.
+            ValueError: the state is of another sampling.
         """
 
 
@@ -39,26 +39,26 @@ class Sampling(Protocol):
     """How samples are drawn: the parameters, a frozen value.
 
     Attributes:
-        by_label: whether it asks for one label for each sample.
+        by_label: whether it needs one label for each sample.
     """
 
     by_label: ClassVar[bool]
 
     def start(self, shard: Indices, labels: Indices, generator: np.random.Generator) -> Draws:
-        """Return what draws from a shard, fresh.
+        """Return new draws from a shard.
 
         Args:
             shard: indices of the samples, shape (n,), n >= 1.
-            labels: theirs, shape (n,), or further axes where ``by_label`` is false.
-            generator: of every draw, and of no others.
+            labels: of these samples, shape (n,), or further axes where ``by_label`` is false.
+            generator: makes every draw; no other code may use it.
 
         Raises:
-            ValueError: labels that it cannot draw by.
+            ValueError: it cannot draw by such labels.
         """
 
 
 class Shuffled(Table, frozen=True, kw_only=True, tag_field="kind", tag="shuffled"):
-    """Each sample once an epoch, in an order that is drawn anew for each."""
+    """Each sample once an epoch, in an order that is drawn anew for each epoch."""
 
     by_label: ClassVar[bool] = False
 
@@ -71,8 +71,8 @@ class Resampled(Table, frozen=True, kw_only=True, tag_field="kind", tag="resampl
     """Samples with replacement, those of rare labels more often (HAAF, section 3.2).
 
     Args:
-        beta: strength, in [0, 1): with 0 all samples are as likely, and near 1 all labels. HAAF
-            takes 0.999. See `anabranch_lab.tasks._resampling`.
+        beta: strength, in [0, 1): at 0 all samples are equally likely, near 1 all labels are. HAAF
+            uses 0.999. See `anabranch_lab.tasks._resampling`.
     """
 
     beta: Annotated[float, Meta(ge=0, lt=1)] = 0.999
@@ -89,7 +89,7 @@ AnySampling = Shuffled | Resampled
 
 
 class _Epochs:
-    """Epochs, newly shuffled, strung together."""
+    """A sequence of epochs, each newly shuffled."""
 
     def __init__(self, shard: Indices, generator: np.random.Generator) -> None:
         self._shard = shard

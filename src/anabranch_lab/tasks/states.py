@@ -1,8 +1,7 @@
 """States and weights on disk: tensors as safetensors, the rest as JSON in the file's header.
 
 Nothing is pickled, so reading a file runs no code. A file appears whole or not at all: it is
-written under another name and renamed. A checksum over all of it tells whether it is what was
-written.
+written under another name and renamed. A checksum over its content shows whether it has changed.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ _STATE, _DIGEST = "state", "sha256"
 
 
 class StateError(ValueError):
-    """A state that cannot be written, or a file that is not what was written."""
+    """A state cannot be written, or a file cannot be read or has changed since."""
 
 
 def save_weights(path: Path, weights: Mapping[str, Any]) -> None:
-    """Write weights under their names, as any reader of safetensors finds them.
+    """Write weights under their names, for any reader of safetensors.
 
     Args:
-        path: the file; replaced if it is there.
+        path: the file; replaced if it exists.
         weights: tensors or arrays, by name. Tensors that share memory are written once for each
             name.
 
     Raises:
-        StateError: something that is neither a tensor nor an array.
+        StateError: a weight is neither a tensor nor an array.
     """
     tensors = {}
     for name, value in weights.items():
@@ -52,12 +51,12 @@ def save_state(path: Path, state: State, about: Mapping[str, str]) -> None:
     """Write a state.
 
     Args:
-        path: the file; replaced if it is there.
+        path: the file; replaced if it exists.
         state: see `anabranch.train.work.State`.
         about: further texts, by name.
 
     Raises:
-        StateError: the state holds something of another type; says where.
+        StateError: the state holds a value of another type; says where.
     """
     tensors: dict[str, np.ndarray | torch.Tensor] = {}
     texts = {**about, _STATE: json.dumps(_plain(state, "", tensors))}
@@ -68,7 +67,7 @@ def check_state(state: State) -> None:
     """Check that a state can be written.
 
     Raises:
-        StateError: it holds something of another type; says where.
+        StateError: it holds a value of another type; says where.
     """
     json.dumps(_plain(state, "", {}))
 
@@ -90,7 +89,7 @@ def load_state(path: Path) -> State:
     """Read a state.
 
     Raises:
-        StateError: the file cannot be read, or is not as it was written.
+        StateError: the file cannot be read, or has changed since it was written.
     """
     texts = read_about(path)
     try:
@@ -132,17 +131,17 @@ def _digest(tensors: Mapping[str, torch.Tensor], texts: Mapping[str, str]) -> st
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        if tensor.numel():  # nothing has no bytes, and torch refuses to look at them
+        if tensor.numel():  # torch refuses to view an empty tensor as bytes
             digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
-# What JSON lacks is an object whose only key is one of these.
+# JSON lacks these types: a value is an object whose only key is one of these.
 _TENSOR, _ARRAY, _TUPLE, _BYTES, _MAP = "$tensor", "$array", "$tuple", "$bytes", "$map"
 
 
 def _plain(value: Any, where: str, tensors: dict[str, np.ndarray | torch.Tensor]) -> Any:
-    """Return a value as JSON has it, and put its tensors aside."""
+    """Return a value as JSON types, and move its tensors into `tensors`."""
     match value:
         case None | bool() | int() | float() | str():
             return value
@@ -172,7 +171,7 @@ def _plain(value: Any, where: str, tensors: dict[str, np.ndarray | torch.Tensor]
 
 
 def _whole(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """Return what `_plain` made plain."""
+    """Return the value that `_plain` was given."""
     match value:
         case list():
             return [_whole(item, tensors) for item in value]

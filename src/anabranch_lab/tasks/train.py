@@ -1,15 +1,15 @@
-"""Synchronous training at one site, between two meetings with the others.
+"""Synchronous training at one site, between two exchanges with the others.
 
-A step has three parts. A `Trainer` computes the gradients of its next batch into a flat buffer; its
-caller turns the buffer, in place, into the mean over sites; the trainer updates. Sites that begin
-with one model, exchange exactly and use one optimiser end every step with the same model, bit for
-bit; `anabranch.train.checksum` says so. Until the update, model and optimiser are as they were: a
-step whose exchange failed may be taken again, on another batch.
+A step has three parts. A `Trainer` computes the gradients of its next batch into a flat buffer. Its
+caller replaces the buffer, in place, by the mean over sites. The trainer updates the model. Sites
+with the same initial model, exact exchanges and the same optimiser end every step with the same
+model, bit for bit; `anabranch.train.checksum` can check it. Before the update, model and optimiser
+are unchanged. So if an exchange failed, the step may be made again, on another batch.
 
-The caller owns the loop, the clock and the threads: how many torch may use
-(`torch.set_num_threads`) is a setting of the process, best made before the first step. Dropout
-uses torch's generator, seeded anew for each step and put back after it, so trainers may take turns
-in one thread, but those in several threads of one process may draw each other's dropout masks.
+The caller owns the loop, the clock and the threads. `torch.set_num_threads` is a setting of the
+process, best made before the first step. Dropout uses torch's generator, seeded for each step and
+restored after it. So trainers may take turns in one thread. Trainers in several threads of one
+process may draw each other's dropout masks.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ _SHUFFLED = Shuffled()
 
 
 class Trainer:
-    """One site's share of a synchronous training run.
+    """One site's part of a synchronous training run.
 
     Args:
-        task: what is learnt.
+        task: the data to learn.
         model: built alike at every site (`build_model` with one seed); changed in place.
         shard: indices of the training samples this site holds, shape (n,).
         optimiser: the same at every site.
-        batch_size: samples a step, in [1, n]. The same at every site, or the plain mean of
-            gradients is not the gradient of all samples.
+        batch_size: samples a step, in [1, n]. It must be equal at every site: otherwise the plain
+            mean of gradients is not the gradient of all samples.
         seed: of this site's draws and dropout, >= 0; give each site its own.
-        sampling: which of the shard's samples come next.
+        sampling: how the shard's samples are drawn.
 
     Attributes:
         flat: the model and its buffers.
         steps: how many are done.
 
     Raises:
-        ValueError: a shard with indices the task has not got, a batch larger than the shard, or
-            labels that the sampling cannot draw by.
+        ValueError: the shard has indices that the task lacks, the batch is larger than the shard,
+            or the sampling cannot draw by such labels.
     """
 
     flat: FlatModel
@@ -98,7 +98,7 @@ class Trainer:
         Args:
             shard: indices of its training samples, shape (n,), n >= 1.
             seed: of its draws, and of dropout.
-            labels: what all training samples are taken for, as the task's; None for those.
+            labels: of all training samples, in place of the task's; None: the task's.
         """
         self._labels = self._task.train_labels if labels is None else labels
         drawing, self._dropout = np.random.default_rng(seed).spawn(2)
@@ -108,14 +108,14 @@ class Trainer:
         """Fill ``flat.gradients`` from the next batch and return its mean loss.
 
         Args:
-            batch_size: samples of this batch, >= 1, even more than the shard has; None for as many
-                as usual.
+            batch_size: samples of this batch, >= 1, possibly more than the shard has; None: the
+                trainer's `batch_size`.
 
         Raises:
-            DivergedError: the loss is not finite; there is nothing to exchange.
+            DivergedError: the loss is not finite, so the gradients must not be exchanged.
         """
         chosen = torch.from_numpy(self._draws.draw(batch_size or self._batch_size))
-        if not self.flat.module.training:  # to say so again is a tenth of a small model's step
+        if not self.flat.module.training:  # `train` takes a tenth of a small model's step
             self.flat.module.train()
         self.flat.zero_gradients()
         with torch.random.fork_rng(devices=[]):
@@ -137,7 +137,7 @@ class Trainer:
         self.steps += 1
 
     def state_dict(self) -> State:
-        """Return all that later steps depend on: model, optimiser, samples to come; no copies."""
+        """Return the state of model, optimiser and draws, without copies."""
         return {
             "model": self.flat.module.state_dict(),
             "optimiser": self._update.state_dict(),
@@ -147,10 +147,10 @@ class Trainer:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state of a trainer that was made alike; the next steps are the same bits.
+        """Load the state of a trainer with the same arguments; the next steps are equal to the bit.
 
         Raises:
-            ValueError: it is of another model, optimiser or sampling.
+            ValueError: the state is of another model, optimiser or sampling.
         """
         try:
             self.flat.module.load_state_dict(state["model"])
@@ -162,24 +162,24 @@ class Trainer:
         self._dropout.bit_generator.state = state["dropout"]
 
     def accuracy(self, samples: int | None = None) -> float:
-        """Return the share of held-out labels that the model gives rightly.
+        """Return the share of held-out labels that the model predicts rightly.
 
         Args:
-            samples: how many to look at, the first ones; all when None.
+            samples: how many to use, the first ones; None: all.
         """
         right, there = self.right_of_class(samples)
         return int(right.sum()) / int(there.sum())
 
     def right_of_class(self, samples: int | None = None) -> tuple[Counts, Counts]:
-        """Return how many held-out labels of each class the model gives rightly, and of how many.
+        """Return for each class how many held-out labels the model predicts rightly, and how many.
 
-        Where a sample has a label for each token, each counts, given the right ones before it.
+        Where a sample has a label for each token, each token counts, given the right ones before.
 
         Args:
-            samples: how many to look at, the first ones; all when None.
+            samples: how many to use, the first ones; None: all.
 
         Returns:
-            Two of shape (classes,).
+            Two arrays of shape (classes,).
         """
         if samples is not None and samples < 1:
             raise ValueError(f"samples is {samples}, which must be at least 1")
