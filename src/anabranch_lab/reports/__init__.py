@@ -1,4 +1,4 @@
-"""What a run's log shows: figures, tables and reports, and a simulated run beside a measured one.
+"""Figures, tables and reports of a run's log, and of a simulated run beside a measured one.
 
 Importing this package does not import plotly; writing a report does.
 """

@@ -1,8 +1,8 @@
 """Measured rates against true ones, changes of plan, and the links that rounds waited for. Pure.
 
-The true rate of a link at a moment is its goodput by the overlay, traces included, or what the
-ports at its ends let through where that is less. It is known only of runs whose links were held to
-the overlay's rates.
+The true rate of a link at a moment is its goodput by the overlay, traces included, or the rate of a
+port at its ends, if that is lower. It is known only for runs whose links were held to the overlay's
+rates.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ class MeasuredRate:
     at_s: float  # when, seconds since the run began
     measured_bps: float  # of payload
     true_bps: float
-    # Whether the true rate changed since the link's measurement before, or since the run began: the
-    # chunks measured may then have passed at the rate before the change, so that a difference is no
+    # Whether the true rate changed since the link's previous measurement, or since the run began.
+    # The measured chunks may then have passed at the rate before the change, so a difference is no
     # error.
     straddles: bool
 
     @property
     def error(self) -> float:
-        """How far the measured rate is from the true one, as a share of the true one."""
+        """The difference between the measured and the true rate, as a share of the true one."""
         return abs(self.measured_bps / self.true_bps - 1)
 
 
 def measured_rates(run: RunSummary, overlay: Overlay) -> tuple[MeasuredRate, ...]:
     """Return every measurement of a run beside the true rate, link by link, in order of time.
 
-    None where the run did not hold its links to the overlay's rates; measurements of links that
-    the overlay lacks are left out.
+    The result is empty if the run did not hold its links to the overlay's rates. Measurements of
+    links that the overlay lacks are left out.
     """
     if not run.started.shaped:
         return ()
@@ -74,14 +74,14 @@ def _pieces_by(link: Link, at_s: float) -> int:
 
 
 def true_rate_bps(overlay: Overlay, link: Link, at_s: float) -> float:
-    """Return what a link can carry at a moment when its ports carry nothing else, bit/s."""
+    """Return the rate that a link can carry while its ports carry nothing else, bit/s."""
     rate_bps = link.rate_bps if link.trace is None else link.trace.rate_bps(at_s)
     ports_bps = (overlay.sites[link.source].uplink_bps, overlay.sites[link.target].downlink_bps)
     return min([rate_bps * (1 - link.loss), *(bps for bps in ports_bps if bps is not None)])
 
 
 def true_steps(overlay: Overlay, link: Link, until_s: float) -> list[tuple[float, float]]:
-    """Return (from when, rate) for each piece of a link's true rate, up to a moment."""
+    """Return (start, rate) of each piece of a link's true rate, up to a moment."""
     starts_s = (0.0,) if link.trace is None else link.trace.starts_s
     return [
         (start_s, true_rate_bps(overlay, link, start_s))
@@ -91,9 +91,10 @@ def true_steps(overlay: Overlay, link: Link, until_s: float) -> list[tuple[float
 
 
 def most_changed(run: RunSummary, overlay: Overlay) -> list[Link]:
-    """Return the links that were measured, those whose rate changed by the largest factor first.
+    """Return the measured links, those whose rate changed by the largest factor first.
 
-    What counts is the true rate; the measured one where no true rate changed or none is known.
+    The order follows the true rates, then the measured rates where no true rate changed or is
+    known.
     """
 
     def change(pair: Pair, link: Link) -> tuple[float, float, Pair]:
@@ -119,8 +120,8 @@ class TreeChange:
     """How one plan's trees differ from another's."""
 
     trees: int  # how many the new plan has
-    added: int  # how many of these the old one has not: another root, or another way up or down
-    reweighted: int  # how many both have, with another share
+    added: int  # how many of these the old plan lacks: another root, or another way up or down
+    reweighted: int  # how many both plans have, with different shares
 
     def __str__(self) -> str:
         words = f"{self.added} of {self.trees} new"
@@ -163,9 +164,8 @@ class Blocker:
     source: int  # neighbours in a tree; see `anabranch.log.Wait`
     target: int
     began: tuple[int, ...]  # the rounds whose waiting began here, in order
-    passed_on: int  # in how many more rounds it passed waiting on that began elsewhere
-    # The median time of the rounds whose waiting began here, seconds; None where there is no such
-    # round.
+    passed_on: int  # in how many more rounds it passed on waiting that began elsewhere
+    # The median time of the rounds whose waiting began here, seconds; None: no such round.
     median_s: float | None
 
 

@@ -1,7 +1,7 @@
 """The figure of a run that measured its network: its links, its plans, its round times.
 
-All panels share the time axis, so that one can read downwards: a link slows down, the measured rate
-follows, the scheduler plans again, and round times recover.
+All panels share the time axis, so a reader can follow downwards: a link slows down, the measured
+rate follows, the scheduler plans again, and round times recover.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from anabranch_lab.reports._style import (
 )
 from anabranch_lab.reports.runs import Run
 
-_LINKS = 6  # of those measured, the ones that changed most are drawn
-_ROWS = 8  # of the links that were waited for
-_NAMED_PLANS = 12  # names of more would overlap; the pointer still tells
+_LINKS = 6  # drawn: the measured links that changed most
+_ROWS = 8  # of links that rounds waited for
+_NAMED_PLANS = 12  # names of more would overlap; the pointer still shows them
 _NAMED_CHANGES = 6  # links under the pointer
-_DOTTED_POINTS = 120  # on a line of more, dots hide the line
+_DOTTED_POINTS = 120  # dots hide a line of more points
 
 _MEASURED, _PLAN, _ROUND, _BEGAN = COLOURS[0], COLOURS[8], COLOURS[2], COLOURS[1]
 
@@ -50,7 +50,7 @@ _Panel = tuple[str, int, Callable[[go.Figure, int], None]]  # title, height, dra
 
 
 def awareness(run: Run) -> go.Figure | None:
-    """Draw what a run measured, when it planned again, and its round times; None without any."""
+    """Draw a run's measurements, its new plans and its round times; None if there are none."""
     summary = run.summary
     end_s = summary.total_s or 1.0
     rows: list[_Panel] = []
@@ -84,7 +84,7 @@ def awareness(run: Run) -> go.Figure | None:
 def _rule(figure: go.Figure, moments_s: Sequence[float], colour: str, dash: str) -> None:
     """Draw a line through all panels at each moment."""
     if moments_s:
-        # One path for all of them: a shape each would make pages of long runs slow.
+        # One path for all moments: a shape for each would make pages of long runs slow.
         path = "".join(f"M{at_s:.6g},0L{at_s:.6g},1" for at_s in moments_s)
         where = {"type": "path", "xref": "x", "yref": "paper", "layer": "below"}
         look = {"color": colour, "width": 1.5, "dash": dash}
@@ -92,7 +92,7 @@ def _rule(figure: go.Figure, moments_s: Sequence[float], colour: str, dash: str)
 
 
 def _draw_marks(run: Run, figure: go.Figure, row: int) -> None:
-    """Draw a mark, with its words under the pointer, for each plan issued and each fault."""
+    """Draw a mark for each plan issued and each fault, with its text under the pointer."""
     plans, faults = run.summary.plans, run.summary.faults
     if plans:
         dots(
@@ -118,7 +118,7 @@ def _draw_marks(run: Run, figure: go.Figure, row: int) -> None:
 
 
 def plan_text(run: Run, plan: PlanIssued) -> str:
-    """Return what to show under the pointer for a plan issued, escaped."""
+    """Return the text under the pointer for a plan issued, escaped."""
     lines = [f"<b>Plan {plan.version}</b> at {units.seconds(plan.at_s)}"]
     lines += [html.escape(line) for line in textwrap.wrap(plan.why, 72)]
     lines += [
@@ -138,7 +138,7 @@ def plan_text(run: Run, plan: PlanIssued) -> str:
 def _draw_link(
     run: Run, link: Link, end_s: float, first: bool, figure: go.Figure, row: int
 ) -> None:
-    """Draw a link's measured rates over its true one; the first link's are in the legend."""
+    """Draw a link's measured rates over its true one; the legend shows the first link's lines."""
 
     def group(name: str) -> dict[str, Any]:
         return {"row": row, "name": name, "legendgroup": name, "showlegend": first}
@@ -183,7 +183,7 @@ def _estimate_text(run: Run, link: Link, estimate: LinkMeasured) -> str:
 
 
 def _draw_rounds(run: Run, end_s: float, figure: go.Figure, row: int) -> None:
-    """Draw round times, filled and open in turn from plan to plan, and what was predicted."""
+    """Draw round times, filled and open in turn from plan to plan, and the predicted times."""
     rounds, started = run.summary.rounds, run.summary.started
     turns = {version: turn for turn, version in enumerate(dict.fromkeys(r.version for r in rounds))}
     dots(
@@ -226,7 +226,7 @@ def _draw_rounds(run: Run, end_s: float, figure: go.Figure, row: int) -> None:
 
 
 def _draw_waits(run: Run, shown: Sequence[Blocker], figure: go.Figure, row: int) -> None:
-    """Draw a bar as long as each round for the link where its waiting began, and on its way."""
+    """Draw each round as a bar at the link where its waiting began, and at links it passed."""
     place = {(blocker.source, blocker.target): i for i, blocker in enumerate(shown)}
     rounds = {done.round: done for done in run.summary.rounds}
     waits = [wait for wait in run.summary.waits if wait.began is not None]
@@ -256,7 +256,7 @@ def _draw_waits(run: Run, shown: Sequence[Blocker], figure: go.Figure, row: int)
 
 
 def wait_text(run: Run, wait: Wait, done: CompletedRound) -> str:
-    """Return what to show under the pointer for a chain of waiting, escaped."""
+    """Return the text under the pointer for a chain of waiting, escaped."""
     tree = "" if wait.tree is None else f" (tree {wait.tree + 1})"
     names = " ← ".join(html.escape(run.site(site)) for site in wait.sites)
     return f"round {done.round}, {units.seconds(done.seconds)}<br>{names}{tree}"

@@ -1,6 +1,6 @@
-"""What is known of links' rates at a moment of a run: given, measured or assumed. Pure.
+"""The known rates of links at a moment of a run: given, measured or assumed. Pure.
 
-A group may begin without any rate. Its plans then rest on one placeholder for every link, which a
+A group may begin without any rate. Its plans then use one placeholder for every link, which a
 report must not show as a rate.
 """
 
@@ -14,12 +14,12 @@ from anabranch.overlay import Basis, Link, Overlay
 
 
 def known_rates(run: RunSummary, overlay: Overlay, at_s: float = math.inf) -> Overlay:
-    """Return an overlay whose links have the rates that are known, and say what those rest on.
+    """Return an overlay whose links have the known rates, and the basis of each.
 
     Args:
-        run: whose measurements count, unless its links were held to the overlay's rates.
+        run: has the measurements, which count unless links were held to the overlay's rates.
         overlay: of the run, at that moment.
-        at_s: until when measurements count.
+        at_s: the moment; later measurements do not count.
     """
     if run.started.shaped:
         return overlay

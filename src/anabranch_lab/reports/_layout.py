@@ -1,4 +1,4 @@
-"""Where to draw each site: on the map where all positions are known, else by distance in hops."""
+"""Where to draw each site: on the map if all positions are known, else by distance in hops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anabranch.overlay import Overlay
 
 Points = npt.NDArray[np.float64]
 
-_MANY_SITES = 200  # of so many, a single one's place does not matter
+_MANY_SITES = 200  # with more sites, a single one's place matters less
 _LEAST_GAP = 0.2  # between two sites, as a share of the drawing's longer side
 
 
@@ -20,7 +20,7 @@ def site_positions(overlay: Overlay) -> Points:
     """Return where to draw the sites, shape (n, 2), x to the right and y up, in a unit square.
 
     The same overlay always gives the same drawing. Sites too close for their names are pushed
-    apart, so map positions are near the truth, not exact.
+    apart, so map positions are not exact.
     """
     if overlay.size == 1:
         return np.array([[0.5, 0.5]])
@@ -58,9 +58,9 @@ def _by_hops(overlay: Overlay) -> Points:
         ratio = weight * np.divide(hops, apart, out=np.zeros_like(apart), where=apart > 1e-9)
         points = pull @ ((np.diag(ratio.sum(axis=1)) - ratio) @ points)
     _, _, axes = np.linalg.svd(points - points.mean(axis=0))
-    points = (points - points.mean(axis=0)) @ axes.T  # the longer side lies flat
+    points = (points - points.mean(axis=0)) @ axes.T  # the longer side is horizontal
     points *= np.where(points[0] > 0, -1, 1)
-    return points  # and the first site is at the lower left
+    return points  # the first site is at the lower left
 
 
 def _push_apart(points: Points) -> Points:

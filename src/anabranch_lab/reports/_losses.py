@@ -20,19 +20,19 @@ Floats = npt.NDArray[np.float64]
 class LossCurve:
     """A running mean over the workers' steps, at most a few hundred points.
 
-    Each is the mean over samples of the latest steps: a fiftieth of the run's, and one for each
-    worker at least.
+    Each point is the mean over samples of the latest steps. It spans a fiftieth of the run's steps,
+    and at least one step for each worker.
     """
 
     at_s: Floats  # when the latest step of each mean ended, shape (P,), seconds since the run began
-    # Steps ended until then, over the number of workers, shape (P,); where all step together, that
-    # is the round.
+    # Steps ended by that time, divided by the number of workers, shape (P,); where all step
+    # together, this is the round.
     iterations: Floats
     loss: Floats  # shape (P,); NaN where training had diverged
 
 
 def loss_curve(steps: Sequence[StepDone]) -> LossCurve | None:
-    """Return how the loss fell; None where no step had one, as where nothing is learnt.
+    """Return the curve of the loss; None if no step had a loss, for instance without training.
 
     Args:
         steps: of one run, in order of time.

@@ -1,4 +1,4 @@
-"""Figures of a pace: who did what when, how busy servers were, how far apart and stale updates."""
+"""Figures of a pace: workers' phases, servers' load, times between updates, and staleness."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ def _shown_s(run: RunSummary) -> float:
 
 
 def ports(run: RunSummary, overlay: Overlay, plan: Plan) -> go.Figure:
-    """Draw how busy each server's port was, both ways, while the iterations drawn went on.
+    """Draw how busy each server's port was, both ways, during the iterations that are drawn.
 
-    In shares of what it can carry, or in Mbit/s where that is not known. The run has a record of
-    what its links carried.
+    The unit is the share of the port's capacity, or Mbit/s where the capacity is not known. The
+    run must have a record of the bytes that its links carried.
     """
     edges_s = _timeline.bin_edges_s([run], until_s=_shown_s(run))
     uses = server_ports(run, overlay, plan, edges_s)[:_MOST_PORTS]
@@ -144,7 +144,7 @@ def steps(run: RunSummary, trees: Sequence[TreeSpan]) -> go.Figure:
 
 
 def staleness(run: RunSummary) -> go.Figure:
-    """Draw how many updates missed how many of others."""
+    """Draw how many updates missed each number of others' updates."""
     counted = Counter(dict(_pace(run).missed))
     missed = list(range(max(counted, default=0) + 1))
     figure = go.Figure()

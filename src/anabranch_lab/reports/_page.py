@@ -1,4 +1,4 @@
-"""Templates filled in: what their names and filters mean."""
+"""Fill in templates: their names and filters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def render(template: str, values: Mapping[str, object]) -> str:
     numbers = count()
 
     def draw(figure: go.Figure) -> Markup:
-        """Return a figure as a fragment that loads nothing; plotly escapes for scripts itself."""
+        """Return a figure as a fragment that loads nothing; plotly itself escapes for scripts."""
         fragment = figure.to_html(
             full_html=False,
             include_plotlyjs=False,

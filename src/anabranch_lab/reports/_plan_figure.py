@@ -22,21 +22,22 @@ Words = dict[str, object]
 
 _BAND = 0.036  # the strip beside a link's centre line where its traffic is drawn, data units
 _LABELLED_LINKS = 48  # rates of more would overlap
-_NAMED_SITES = 80  # of more, only roots are named; the others' names are under the pointer
+_NAMED_SITES = 80  # with more, only roots are named; other names are under the pointer
 
 
 def trees(overlay: Overlay, plan: Plan) -> go.Figure:
     """Draw an overlay and the trees of one plan on it.
 
-    Every directed link has a strip on its right-hand side, as roads have lanes. A grey strip is as
-    wide as the link is busy compared with the busiest one, which is red. In it runs a line for
-    each tree, with arrows the way data flows to the root; where a tree's way down is not its way
-    up mirrored, the way down is dotted. The legend switches trees on and off.
+    Every directed link has a strip on its right-hand side, like a lane of a road. A strip's width
+    is the link's load relative to the busiest link's. The busiest strip is red, the others are
+    grey. In the strip runs a line for each tree, with arrows in the direction of data towards the
+    root. Where a tree's way down is not its way up mirrored, the way down is dotted. The legend
+    switches trees on and off.
 
     Args:
-        overlay: with its rates. One that was measured is bold; a link whose rate is assumed has a
-            question mark and counts as idle.
-        plan: of its sites.
+        overlay: with its rates. A measured rate is bold. A link with an assumed rate has a question
+            mark and counts as idle.
+        plan: for the overlay's sites.
 
     Raises:
         PlanError: the plan does not fit the overlay.
@@ -46,7 +47,7 @@ def trees(overlay: Overlay, plan: Plan) -> go.Figure:
     figure = go.Figure()
     _draw_links(figure, overlay, plan, points)
     _draw_trees(figure, overlay, plan, points)
-    # All at once: plotly copies the annotations that there are when one is added.
+    # All at once, since plotly copies all existing annotations when one is added.
     annotations = [*_rates(overlay, points), *_draw_sites(figure, overlay, plan, points)]
     low, high = points.min(axis=0) - 0.07, points.max(axis=0) + 0.1
     width, tall = high - low
@@ -81,7 +82,7 @@ def _segments(
     start, stop = _strips(points, pairs, places)
     gap = np.full_like(start, np.nan)
     route = np.stack([start, start + 0.62 * (stop - start), stop, gap], 1).reshape(-1, 2)
-    # Pages hold arrays as bytes, whose number makes pages of dense overlays large.
+    # Pages hold arrays as bytes; float32 keeps pages of dense overlays small.
     x, y = route.astype(np.float32).T
     sizes = np.tile(np.array([0, 12, 0, 0], np.uint8), len(pairs))
     arrow = {"symbol": "arrow", "angleref": "previous", "size": sizes, "opacity": 1}
@@ -99,13 +100,13 @@ def _draw_links(figure: go.Figure, overlay: Overlay, plan: Plan, points: Points)
     }
     busiest_s = max(busy_s.values(), default=0.0) or 1.0
     busyness = {pair: value_s / busiest_s for pair, value_s in busy_s.items()}
-    idle_opacity = min(0.35, 30 / max(1, len(busyness)))  # hundreds of lines add up to black
+    idle_opacity = min(0.35, 30 / max(1, len(busyness)))  # hundreds of lines would add up to black
     for low, high, width, colour in (  # plotly has one width for each trace
         (-1.0, 0.0, 1, f"rgba({GREY},{idle_opacity:.2f})"),
         (0.0, 1 / 3, 4, f"rgba({GREY},.25)"),
         (1 / 3, 2 / 3, 8, f"rgba({GREY},.25)"),
         (2 / 3, 0.999, 12, f"rgba({GREY},.3)"),
-        (0.999, math.inf, 22, "rgba(224,72,90,.4)"),  # shows from under any number of trees
+        (0.999, math.inf, 22, "rgba(224,72,90,.4)"),  # visible under any number of trees
     ):
         pairs = [pair for pair, value in busyness.items() if low < value <= high]
         if pairs:
@@ -138,7 +139,7 @@ def _draw_trees(figure: go.Figure, overlay: Overlay, plan: Plan, points: Points)
     for index, (tree, (up, down)) in enumerate(zip(plan.trees, ways, strict=True)):
         colour, root = COLOURS[index % len(COLOURS)], site_name(overlay, tree.root)
         for pairs, dash in ((up, "solid"), (down, "dot")):
-            if pairs or dash == "solid":  # a tree of one site has no link, and stays in the legend
+            if pairs or dash == "solid":  # a tree of one site has no link, but is in the legend
                 places = [(users[pair].index(index) + 0.5) / len(users[pair]) for pair in pairs]
                 trace = _segments(
                     points,
@@ -191,7 +192,7 @@ def _words(x: float, y: float, text: str, **look: object) -> Words:
 
 
 def _rates(overlay: Overlay, points: Points) -> Iterator[Words]:
-    """Yield rates beside strips, nearer the source; once where both ways have the same."""
+    """Yield rates beside strips, nearer the source; one if both directions have the same rate."""
 
     def text(link: Link) -> str:
         said = f"{link.goodput_bps / 1e6:.3g}"

@@ -20,32 +20,31 @@ WAYS: tuple[Way, ...] = ("in", "out")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PortUse:
-    """What passed one way of a server's port, in bins of time."""
+    """The traffic in one direction of a server's port, in bins of time."""
 
     site: int  # the server
-    way: Way  # "in", the way of updates, or "out", that of models
-    carried_bps: Floats  # payload in each bin, shape (B,), bit/s; all that passed, of whatever tree
-    # What could have passed, shape (B,), bit/s: the port's rate, or that of all its links together
-    # where that is less. None where the run did not keep to the overlay's rates, so that no
-    # capacity is known.
+    way: Way  # "in" for updates, or "out" for models
+    carried_bps: Floats  # payload in each bin, of all trees, shape (B,), bit/s
+    # Shape (B,), bit/s: the port's rate, or the sum of its links' rates if that is lower. None if
+    # the run was not held to the overlay's rates, so that no capacity is known.
     capacity_bps: Floats | None
 
     @property
     def shares(self) -> Floats | None:
-        """How busy it was in each bin: 1 is all that it can carry.
+        """How busy the port was in each bin; 1 is its capacity.
 
-        A bin may have more where the record is as fine as the messages: what is given to a link in
-        one bin may leave it in the next.
+        A bin may have more than 1 where the record is as fine as the messages: bytes that a link
+        accepts in one bin may leave it in the next.
         """
         return None if self.capacity_bps is None else self.carried_bps / self.capacity_bps
 
 
 @dataclass(frozen=True, slots=True)
 class MeanUse:
-    """How busy all servers' ports together were one way, over a whole run."""
+    """How busy all servers' ports together were in one direction, over a whole run."""
 
     carried_bps: float  # payload, bit/s
-    share: float | None  # of what could have passed; None where that is not known
+    share: float | None  # of the capacity; None if that is unknown
 
     def __str__(self) -> str:
         return units.rate(self.carried_bps) if self.share is None else units.percent(self.share)
@@ -54,12 +53,12 @@ class MeanUse:
 def server_ports(
     run: RunSummary, overlay: Overlay, plan: Plan, edges_s: Floats
 ) -> tuple[PortUse, ...]:
-    """Return both ways of each server's port, in order of site; those without links left out.
+    """Return both directions of each server's port, in order of site, without ports without links.
 
     Args:
         run: what ran.
-        overlay, plan: on what; the roots of the plan's trees are the servers.
-        edges_s: of the bins to tell of.
+        overlay, plan: its overlay and plan; the roots of the plan's trees are the servers.
+        edges_s: edges of the bins.
     """
     return tuple(
         use
@@ -70,7 +69,7 @@ def server_ports(
 
 
 def mean_use(run: RunSummary, overlay: Overlay, plan: Plan, way: Way) -> MeanUse | None:
-    """Return how busy the servers' ports were one way; None where nothing was recorded."""
+    """Return how busy the servers' ports were in one direction; None if nothing was recorded."""
     if not run.links or run.total_s <= 0:
         return None
     whole_s = np.linspace(0.0, run.total_s, _timeline.MOST_BINS + 1)

@@ -74,7 +74,7 @@ def round_times(runs: Mapping[str, RunSummary]) -> go.Figure:
 
 
 def limits(runs: Mapping[str, RunSummary]) -> go.Figure:
-    """Draw how near each run's predicted and measured round times come to the physical limit.
+    """Draw how close each run's predicted and measured round times come to the physical limit.
 
     Runs whose links were not held to the overlay's rates, or whose limit was not computed, are
     left out.
@@ -122,7 +122,7 @@ def limits(runs: Mapping[str, RunSummary]) -> go.Figure:
 def utilisation(run: RunSummary, overlay: Overlay) -> go.Figure:
     """Draw how busy each link was over time: a row for each link, coloured by share of its rate.
 
-    The busiest rows only, where there are very many links.
+    Of many links only the busiest have a row.
     """
     carried = run.link_bytes
     links = {(link.source, link.target): link for link in overlay}
@@ -195,7 +195,7 @@ def split(run: RunSummary) -> go.Figure:
 
 
 def loss(curves: Mapping[str, LossCurve], against: Literal["time", "iterations"]) -> go.Figure:
-    """Draw how the loss of each run fell, all in one figure, over time or over iterations."""
+    """Draw the loss of each run, all in one figure, over time or over iterations."""
     over_time = against == "time"
     moment = "at %{x:.4g} s" if over_time else "after %{x:.4g} iterations"
     figure = go.Figure()

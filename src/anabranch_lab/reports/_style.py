@@ -1,8 +1,8 @@
-"""The look that all figures share, and the traces that most are made of.
+"""The look that all figures share, and the traces that most figures use.
 
-Plotly takes half a second to import, so this module and those that import it are imported where a
-page is written, never at the top of another module. Plotly reads text as a dialect of HTML, so
-every name is escaped on its way in.
+Plotly takes half a second to import. So this module, and the modules that import it, are imported
+where a page is written, never at the top of another module. Plotly reads text as a dialect of HTML,
+so every name is escaped before plotly gets it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def link_name(overlay: Overlay, pair: tuple[int, int]) -> str:
 
 
 def finish(figure: go.Figure, *, height: int) -> None:
-    """Give a figure the look that all share; the page recolours its text in dark mode."""
+    """Give a figure the common look; the page recolours its text in dark mode."""
     figure.update_layout(
         template="none",
         height=height,
@@ -77,7 +77,7 @@ def panels(titles: Sequence[str], heights: Sequence[int], *, shared_x: bool) -> 
 def line(
     figure: go.Figure, x: Sequence[Any], y: Sequence[Any], row: int | None = None, **look: Any
 ) -> None:
-    """Draw a line; its keywords ``color``, ``width``, ``dash`` and ``shape`` are of the line."""
+    """Draw a line; ``color``, ``width``, ``dash`` and ``shape`` apply to the line."""
     style = {key: look.pop(key) for key in ("color", "width", "dash", "shape") if key in look}
     trace = go.Scatter(x=list(x), y=list(y), line=style, **{"mode": "lines", **look})
     figure.add_trace(trace, row=row, col=row and 1)
@@ -91,7 +91,7 @@ def dots(
     row: int | None = None,
     **look: Any,
 ) -> None:
-    """Draw dots with words under the pointer; ``color``, ``size``, ``symbol`` are of the dots."""
+    """Draw dots with text under the pointer; ``color``, ``size``, ``symbol`` apply to the dots."""
     marker = {"opacity": 1, **look.pop("marker", {})}
     marker |= {key: look.pop(key) for key in ("color", "size", "symbol") if key in look}
     hover = {"hovertext": list(texts), "hoverinfo": "text"}
@@ -101,7 +101,7 @@ def dots(
 
 
 def heatmap(edges_s: Floats, names: Sequence[str], rows: Sequence[Any], unit: str) -> go.Figure:
-    """Draw how busy something was over time, a row for each; up to 100 where the unit is "%..."."""
+    """Draw use over time, a row for each name; the scale ends at 100 if the unit begins with %."""
     share = unit.startswith("%")
     figure = go.Figure(
         go.Heatmap(
@@ -130,13 +130,13 @@ def list_downwards(figure: go.Figure, names: Sequence[str]) -> None:
 
 
 def fault_text(fault: FaultInjected) -> str:
-    """Return what to show under the pointer for a fault, escaped."""
+    """Return the text under the pointer for a fault, escaped."""
     what = f"over: {fault.detail}" if fault.over else fault.detail
     return f"{html.escape(what)}<br>at {units.seconds(fault.at_s)}"
 
 
 def mark_faults(figure: go.Figure, faults: Iterable[FaultInjected]) -> None:
-    """Draw a line through a figure of one panel at each fault, with its words under the pointer."""
+    """Draw a line through a figure of one panel at each fault, with its text under the pointer."""
     faults = list(faults)
     if not faults:
         return

@@ -1,4 +1,4 @@
-"""What links carried, in bins of time. Pure."""
+"""The payload that links carried, in bins of time. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anabranch.overlay import Link
 Floats = npt.NDArray[np.float64]
 
 MOST_BINS = 240
-_INTERVALS_IN_A_ROUND = 10  # with fewer, a record does not show what happens within one
+_INTERVALS_IN_A_ROUND = 10  # with fewer, a record shows no details within a round
 
 
 def bin_edges_s(
@@ -23,21 +23,21 @@ def bin_edges_s(
 ) -> Floats:
     """Return the edges of even bins that span the records of runs, at least one with a record.
 
-    Bins are as wide as the intervals of the coarsest record, or wider where those are many.
+    Bins are as wide as the intervals of the coarsest record, or wider where intervals are many.
 
     Args:
-        runs: whose records to span.
-        whole_rounds: make bins as long as the longest median time per round where that is but a few
-            intervals: such a record does not show what happens within a round, and shows false
-            differences where rounds of two runs are out of step.
-        until_s: leave out what is later, seconds.
+        runs: the runs whose records the bins span.
+        whole_rounds: make bins as long as the longest median time per round, if that is only a few
+            intervals. Such a record shows no details within a round, and shows false differences
+            where rounds of two runs are out of step.
+        until_s: leave out all that is later, seconds.
     """
     recorded = [
         samples for run in runs if (samples := [s for row in run.links.values() for s in row])
     ]
     begin_s = max(0.0, min(sample.at_s - sample.seconds for row in recorded for sample in row))
     end_s = max(sample.at_s for row in recorded for sample in row)
-    # A site's clock may be wrong; the end of the run is told by another.
+    # A site's clock may be wrong; the scheduler's clock gives the end of the run.
     end_s = min(end_s, until_s, max(run.total_s for run in runs))
     if end_s <= begin_s:  # in virtual time a whole record may fall on one moment
         begin_s, end_s = 0.0, end_s or 1.0
@@ -50,13 +50,13 @@ def bin_edges_s(
 
 
 def shares(link: Link, samples: Sequence[LinkBytes], edges_s: Floats) -> Floats:
-    """Return what a link carried in each bin, as a share of what its goodput allows."""
+    """Return the payload that a link carried in each bin, as a share of its goodput."""
     found: Floats = rates_bps(samples, edges_s) / goodput_bps(link, edges_s)
     return found
 
 
 def rates_bps(samples: Sequence[LinkBytes], edges_s: Floats) -> Floats:
-    """Return what one link carried in each bin, bit/s of payload."""
+    """Return the rate of payload on one link in each bin, bit/s."""
     found: Floats = 8 * np.diff(_bytes_by(samples, edges_s)) / np.diff(edges_s)
     return found
 
@@ -79,7 +79,7 @@ def bytes_by(run: RunSummary, moments_s: Floats) -> Floats:
 
 
 def _bytes_by(samples: Sequence[LinkBytes], moments_s: Floats) -> Floats:
-    """Return what one link had carried by each moment; a sample's bytes flow evenly."""
+    """Return the bytes that one link had carried by each moment; a sample's bytes flow evenly."""
     known_s, totals = [0.0], [0.0]
     for sample in samples:
         known_s += [max(known_s[-1], sample.at_s - sample.seconds), max(known_s[-1], sample.at_s)]

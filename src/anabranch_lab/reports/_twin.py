@@ -1,9 +1,8 @@
 """How well the two worlds agree: one route simulated, and the same route measured. Pure.
 
-A route's error is how far its measured time per round is from its simulated one: with the medians
-over all completed rounds of each run, ``|measured / simulated - 1|``. The time per round runs from
-the end of one round to the end of the next, so computing and waiting are in it. The
-simulated time is the reference, as a prediction is.
+A route's error is ``|measured / simulated - 1|``, of the median times per round over all completed
+rounds of each run. The time per round runs from the end of one round to the end of the next, so it
+includes computing and waiting. The simulated time is the reference, since it is a prediction.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from anabranch.log.summary import RunSummary
 
 AGREEMENT = 0.10  # the worlds agree on a route whose error is at most this
 
-# What must be equal for two runs to be one run in two worlds.
+# These fields must be equal if two runs are one run in two worlds.
 _SAME = (
     "sites",
     "overlay_toml",
@@ -42,16 +41,16 @@ class TwinRow:
     measured_rounds: int
     simulated_bytes: int  # payload over all links in the whole run
     measured_bytes: int
-    # By (source, target), the simulated and the measured payload of each link where they are not
-    # the same, bytes. Runs that ended after different numbers of rounds differ here too.
+    # By (source, target), the simulated and the measured payload of each link whose payloads
+    # differ, bytes. Runs that ended after different numbers of rounds differ here too.
     differing_links: Mapping[tuple[int, int], tuple[int, int]]
-    bytes_recorded: bool  # whether both logs say what links carried
-    # Whether every checked round ended alike on all sites, in both worlds; None where one of them
-    # checked none.
+    bytes_recorded: bool  # whether both logs have the links' bytes
+    # Whether every checked round ended alike on all sites, in both worlds; None if one world
+    # checked no round.
     checksums_agree: bool | None
-    # Whether each round checked in both worlds ended with the same checksum in both; None where
-    # there is no such round. Sums depend in their last bits on the order in which parts arrive, so
-    # False is no fault where the order may differ.
+    # Whether each round checked in both worlds ended with the same checksum in both; None: no such
+    # round. The last bits of sums depend on the order in which parts arrive, so False is no fault
+    # where the order may differ.
     same_results: bool | None
 
     @property
@@ -63,7 +62,7 @@ class TwinRow:
 
     @property
     def error(self) -> float | None:
-        """How far the measured time per round is from the simulated one, as a share of that."""
+        """The difference of the measured and simulated times per round, over the simulated one."""
         ratio = self.measured_over_simulated
         return None if ratio is None else abs(ratio - 1)
 
@@ -79,10 +78,10 @@ class TwinRow:
 
 
 def compare(simulated: RunSummary, measured: RunSummary) -> TwinRow:
-    """Hold a measured run against the simulated one.
+    """Compare a measured run with the simulated one.
 
     Raises:
-        ValueError: the first is not simulated, the second is, the second did not feel the
+        ValueError: the first is not simulated, the second is simulated or was not held to the
             overlay's rates, or the two are not runs of one scenario.
     """
     if not simulated.simulated or measured.simulated:

@@ -1,6 +1,6 @@
-"""The figures of a twin's report: both worlds in one picture, in the same two colours throughout.
+"""The figures of a twin's report: both worlds in each figure, always in the same two colours.
 
-Blue, dashed, is simulated; orange is measured. The two differ in lightness and dash too.
+Dashed blue is simulated; solid orange is measured. The colours differ in lightness too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FAINT = {"measured": "rgba(232,116,59,.16)", "simulated": "rgba(0,0,0,0)"}
 
 
 def errors(rows: Sequence[TwinRow]) -> go.Figure:
-    """Draw how far each route's measured time per round is from the simulated one."""
+    """Draw the difference of each route's measured time per round from the simulated one."""
     timed = [(row, 100 * (r - 1)) for row in rows if (r := row.measured_over_simulated) is not None]
     names = [html.escape(row.label) for row, _ in timed]
     bound = 100 * AGREEMENT
@@ -167,9 +167,9 @@ def _draw_payload(figure: go.Figure, name: str, run: RunSummary, unit_bytes: flo
 def busiest_links(
     simulated: RunSummary, measured: RunSummary, overlay: Overlay, plan: Plan
 ) -> go.Figure | None:
-    """Draw how busy a plan's busiest links were over time, a panel for each, both worlds in it.
+    """Draw how busy a plan's busiest links were over time, a panel for each, with both worlds.
 
-    None where no link is used or neither log says what links carried.
+    Return None if no link is used, or if neither log has the links' bytes.
     """
     worlds = {"measured": measured, "simulated": simulated}
     load = link_load(plan)
@@ -195,7 +195,7 @@ def busiest_links(
             line(
                 figure,
                 times_s,
-                [*steps, steps[-1]],  # a step holds to the right, and the last bin ends
+                [*steps, steps[-1]],  # a step holds to its right edge, so the last bin needs an end
                 row=row,
                 **{**_LOOKS[name], "width": 1.5, "shape": "hv"},
                 fill="tozeroy",
@@ -206,6 +206,6 @@ def busiest_links(
                 hovertemplate="%{y} % at %{x:.3g} s",
             )
     figure.update_xaxes(title=SECONDS, row=len(drawn), col=1)
-    # One range for all panels, so that heights compare.
+    # One range for all panels, so that heights are comparable.
     figure.update_yaxes(title="% of rate", range=[0, 1.05 * highest], dtick=50)
     return figure

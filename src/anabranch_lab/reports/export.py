@@ -1,4 +1,4 @@
-"""A run's rounds as other tools read them: one row a round, of flat keys and numbers. Pure."""
+"""A run's rounds for other tools: one row a round, of flat keys and numbers. Pure."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ Row = dict[str, float | int]
 
 
 def rows(run: RunSummary, began_s: float | None = None) -> list[Row]:
-    """Return a row for each round or step that a run tells of, in order.
+    """Return a row for each round or step in a run's log, in order.
 
-    Each has ``_step``, the number of the round; ``_runtime``, seconds since the run began; and
-    ``_timestamp``, seconds since 1970, where the run has a date: the names that Weights & Biases
-    gives them. What is not known of a round, or is no number, is left out. Steps of workers that
+    Each row has ``_step``, the number of the round, and ``_runtime``, seconds since the run began.
+    If the run has a date, it has ``_timestamp``, seconds since 1970. These are the names of Weights
+    & Biases. Unknown values, and values that are no number, are left out. Steps of workers that
     push updates count by the update.
 
     - ``train/loss``, ``train/loss/SITE``: means over samples of the local steps before the round.
-    - ``round/exchange_s``: what the exchange took at its slowest site; ``round/interval_s``: from
-      the round before to this one; ``round/plan_version``.
+    - ``round/exchange_s``: the time of the exchange at its slowest site; ``round/interval_s``: from
+      the previous round's end to this one's; ``round/plan_version``.
     - ``eval/accuracy``: after the round, mean over the sites that evaluated it.
 
     Args:
         run: the run.
-        began_s: when it began, seconds since 1970; None where it has no date.
+        began_s: when it began, seconds since 1970; None: it has no date.
     """
     found: defaultdict[int, Row] = defaultdict(dict)
     at_s: dict[int, float] = {}
@@ -72,7 +72,7 @@ def _losses(steps: Sequence[StepDone], names: Sequence[str]) -> Row:
 
 
 def _mean(steps: Sequence[StepDone]) -> float | None:
-    """Return the mean loss over samples; None where one is no number, as training has diverged."""
+    """Return the mean loss over samples; None if a loss is no number, since training diverged."""
     losses = [math.nan if step.loss is None else step.loss for step in steps]
     samples = [max(step.samples, 1) for step in steps]
     mean = math.fsum(loss * n for loss, n in zip(losses, samples, strict=True)) / sum(samples)

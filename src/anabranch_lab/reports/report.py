@@ -1,6 +1,6 @@
 """Reports in words, tables and figures: one HTML file that opens anywhere, offline.
 
-What a page says is in ``templates/``. A round lasts at least as long as the plan's busiest link
+The pages' text is in ``templates/``. A round lasts at least as long as the plan's busiest link
 needs to carry its load, so a report names that link, its load and its rate.
 """
 
@@ -35,8 +35,8 @@ def write_report(logs: Sequence[Path], out: Path) -> None:
     """Write a report of one run, or of several side by side, as a self-contained HTML page.
 
     Args:
-        logs: event logs, of finished runs or not; the first is what the others are compared with.
-        out: the page, written over if it is there.
+        logs: event logs of runs, finished or not.
+        out: the page, overwritten if it exists.
 
     Raises:
         LogError: a log cannot be read, or does not say what ran.
@@ -69,7 +69,7 @@ def report_page(runs: Sequence[Run]) -> str:
 
 
 def _splits(runs: Sequence[Run]) -> list[tuple[str, Run]]:
-    """Return the first run of each way in which samples were dealt, named by all that have it."""
+    """Return the first run of each split of the samples, named by all runs with that split."""
     alike: dict[str, list[Run]] = {}
     for run in runs:
         if run.summary.labels:
@@ -80,7 +80,7 @@ def _splits(runs: Sequence[Run]) -> list[tuple[str, Run]]:
 
 
 def _spreads(runs: Sequence[Run]) -> list[tuple[str, Spread]]:
-    """Return how accurate runs are for their sites, those that are alike together, by name."""
+    """Return the spread of accuracy over sites, named by all runs with that spread."""
     alike: dict[Spread, list[str]] = {}
     for run in runs:
         spread = spread_of(run.summary.site_accuracy.values())
@@ -114,11 +114,11 @@ def write_twin_report(pairs: Sequence[tuple[Path, Path]], out: Path) -> None:
 
     Args:
         pairs: for each route its log of the simulated run, and its log of the measured one.
-        out: the page, written over if it is there.
+        out: the page, overwritten if it exists.
 
     Raises:
         LogError: a log cannot be read, does not say what ran, or the two logs of a pair are not
-            one scenario simulated and measured; see `anabranch.log.compare`.
+            one scenario simulated and measured; see `anabranch_lab.reports.compare`.
         ValueError: no pair is given.
         OSError: the page cannot be written.
     """
@@ -152,9 +152,9 @@ def write_plan_page(overlay: Overlay, plans: Sequence[Plan], out: Path) -> None:
     """Write plans for one overlay as a self-contained HTML page: drawings and shares.
 
     Args:
-        overlay: what the plans are for.
+        overlay: of the plans.
         plans: at least one.
-        out: the page, written over if it is there.
+        out: the page, overwritten if it exists.
 
     Raises:
         PlanError: a plan does not fit the overlay.

@@ -1,4 +1,4 @@
-"""A run as tables and pages show it: its log, summed up, with its overlay and plans."""
+"""A run for tables and pages: the summary of its log, with its overlay and plans."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from anabranch_lab.reports._twin import TwinRow, compare
 
 @dataclass(frozen=True)
 class TreeSpan:
-    """A tree of a forest, and while it was one: seconds since the run began."""
+    """A tree of a forest, and when it was in force: seconds since the run began."""
 
     group: Group
     from_s: float
-    until_s: float  # infinite where it was one to the end
+    until_s: float  # infinite: to the end of the run
 
 
 @dataclass(frozen=True)
 class Run:
-    """One log, read."""
+    """The contents of one run's log."""
 
-    name: str  # unlike that of every other run in a report
+    name: str  # unique among the runs of a report
     path: Path  # of the log
     summary: RunSummary  # of its events
-    overlay: Overlay  # what its first event holds as text
+    overlay: Overlay  # from its first event
     plan: Plan
     issued: tuple[Plan, ...]  # the plans issued later, as in the summary
 
@@ -71,18 +71,18 @@ class Run:
 
     @property
     def work(self) -> tuple[str, int, bool]:
-        """What two runs must have in common for their round times to compare."""
+        """Runs with equal values have comparable round times."""
         started = self.summary.started
         return started.overlay_toml, started.buffer_bytes, started.shaped
 
     @property
     def measured_network(self) -> bool:
-        """Whether it measured links, or planned again."""
+        """Whether the run measured links, or planned again."""
         return bool(self.summary.measured or self.summary.plans)
 
     @property
     def trees(self) -> list[TreeSpan]:
-        """The trees that workers moved in, those that were formed first before the others."""
+        """The trees of the run's forests, in the order in which they were formed."""
         plans = {plan.version: plan for plan in (self.plan, *self.issued)}
         eras = [(0.0, self.plan)]
         eras += [(each.at_s, plans[each.version]) for each in self.summary.formed]
@@ -97,7 +97,7 @@ class Run:
 
     @property
     def latency_s(self) -> float:
-        """How long a round takes whatever its size: to a root from the farthest site, and back."""
+        """The part of a round's time that no size changes: latency to a root and back."""
         delay_s = {(link.source, link.target): link.latency_s for link in self.overlay.links}
 
         def farthest_s(ways: Iterable[Sequence[int]]) -> float:
@@ -115,7 +115,7 @@ class Run:
 
     @property
     def bottleneck(self) -> Bottleneck | None:
-        """The busiest link or port of the first plan; None where a rate that counts is assumed."""
+        """The busiest link or port of the first plan; None if a rate that it uses is assumed."""
         known = known_rates(self.summary, self.overlay)
         basis = {(link.source, link.target): link.basis for link in known.links}
         if any(basis[pair] == "assumed" for pair in link_load(self.plan)):
@@ -123,7 +123,7 @@ class Run:
         return bottleneck(known, self.plan)
 
     def site(self, index: int) -> str:
-        """Return a site's name, or a stand-in where the log names a site it never introduced."""
+        """Return a site's name, or a placeholder for an index without a name in the log."""
         names = self.summary.sites
         return names[index] if 0 <= index < len(names) else f"site {index}"
 
@@ -132,7 +132,7 @@ class Run:
         return f"{self.site(pair[0])} → {self.site(pair[1])}"
 
     def problems(self) -> list[str]:
-        """Return what a reader must know before trusting the figures, a clause each."""
+        """Return caveats that a reader must know before trusting the figures, a clause each."""
         run = self.summary
         found = [] if run.error is None else [f"the run ended with an error: {run.error}"]
         if not run.ended:
@@ -192,14 +192,14 @@ def read_run(path: Path) -> Run:
 
 
 def read_runs(paths: Iterable[Path]) -> list[Run]:
-    """Read logs, and join those of a scheduler that was started again: they are of one run.
+    """Read logs, and join the logs of one run whose scheduler was started again.
 
     Raises:
-        LogError: one cannot be read, or its first event or a plan is inconsistent.
+        LogError: a log cannot be read, or its first event or a plan is inconsistent.
     """
     logs = [(path, [event for _, event in read_events(path)]) for path in paths]
     joined: list[tuple[Path, list[Event | UnknownEvent]]] = []
-    # In order of time; simulated runs have no date, and are never continued.
+    # In order of time. Simulated runs have no date, and no log continues them.
     for path, events in sorted(logs, key=lambda log: _started_at(log[1])):
         before = next((log for log in reversed(joined) if _continues(events, log[1])), None)
         if before is None:
@@ -220,7 +220,7 @@ def _started_at(events: Sequence[Event | UnknownEvent]) -> str:
 def _continues(
     events: Sequence[Event | UnknownEvent], before: Sequence[Event | UnknownEvent]
 ) -> bool:
-    """Return whether events are of the run that others, of an earlier log, began."""
+    """Return whether a log's events continue the run of an earlier log."""
     if not events or not before:
         return False
     first, earlier = events[0], before[0]
@@ -236,13 +236,13 @@ def _continues(
 
 
 def _is_later_part(events: Sequence[Event | UnknownEvent]) -> bool:
-    """Return whether a log begins with a restart: its run began in another one."""
+    """Return whether a log begins with a restart, so that its run began in another log."""
     return len(events) > 1 and isinstance(events[1], SchedulerRestarted)
 
 
 @dataclass(frozen=True)
 class Twin:
-    """One route in both worlds, and how they compare; its label is unlike that of every other."""
+    """One route in both worlds, and their comparison; the row's label is unique."""
 
     simulated: Run
     measured: Run
@@ -250,7 +250,7 @@ class Twin:
 
     @property
     def problem(self) -> str | None:
-        """What a reader must know before comparing totals, or None."""
+        """A caveat for readers who compare totals, or None."""
         row = self.row
         if row.simulated_rounds == row.measured_rounds:
             return None
@@ -265,7 +265,7 @@ def pair_up(pairs: Iterable[tuple[Run, Run]]) -> list[Twin]:
     """Compare pairs of runs, simulated and measured.
 
     Raises:
-        LogError: the two of a pair do not compare; see `anabranch.log.compare`.
+        LogError: the two runs of a pair cannot be compared; see `anabranch_lab.reports.compare`.
     """
     twins = []
     for simulated, measured in pairs:
@@ -286,7 +286,7 @@ def pair_up(pairs: Iterable[tuple[Run, Run]]) -> list[Twin]:
 
 
 def name_apart(runs: Sequence[Run]) -> list[Run]:
-    """Give every run a name of its own: its label, with its file where labels are repeated."""
+    """Give every run a unique name: its label, with its file where labels are repeated."""
     count = Counter(run.summary.label for run in runs)
     names = distinct(
         [run.name if count[run.name] == 1 else f"{run.name} ({run.path.stem})" for run in runs]
@@ -295,7 +295,7 @@ def name_apart(runs: Sequence[Run]) -> list[Run]:
 
 
 def distinct(names: Iterable[str]) -> list[str]:
-    """Return names with a number added to each that came before.
+    """Return names, with a number added to each repeated one.
 
     >>> distinct(["star", "mst", "star"])
     ['star', 'mst', 'star #2']
@@ -316,15 +316,15 @@ class Bottleneck:
     load: float  # buffers it carries in a round
     rate_bps: float  # its goodput when the run begins
     pair: tuple[int, int] | None = None  # the link; None for a port
-    basis: Basis = "given"  # what the rate rests on
+    basis: Basis = "given"  # of the rate
 
     def seconds(self, buffer_bytes: int) -> float:
-        """Return how long it needs for one round, seconds."""
+        """Return how long it needs to carry one round, seconds."""
         return 8 * buffer_bytes * self.load / self.rate_bps
 
 
 def bottleneck(overlay: Overlay, plan: Plan) -> Bottleneck | None:
-    """Return the busiest link, or port where it is busier; None where a single site uses none."""
+    """Return the busiest link or port; None for a plan without links."""
     load, names = link_load(plan), [site.name for site in overlay.sites]
     used = [
         Bottleneck(
@@ -341,10 +341,10 @@ def bottleneck(overlay: Overlay, plan: Plan) -> Bottleneck | None:
 
 
 def fastest_and_baseline(runs: Sequence[Run]) -> tuple[Run | None, Run | None]:
-    """Return the run with the shortest exchange, and the one that others are compared with.
+    """Return the run with the shortest exchange, and the baseline for comparisons.
 
-    That is the first star that is not the fastest; of other runs the slowest. Both are None where
-    no run has completed a round.
+    The baseline is the first star that is not the fastest run. Without such a star it is the
+    slowest run. Both are None if no run has completed a round.
     """
     timed = [(run, s) for run in runs if (s := run.summary.median_round_s) is not None]
     fastest, _ = min(timed, key=lambda pair: pair[1], default=(None, 0.0))
@@ -354,6 +354,6 @@ def fastest_and_baseline(runs: Sequence[Run]) -> tuple[Run | None, Run | None]:
 
 
 def is_star(plan: Plan) -> bool:
-    """Whether every site exchanges the whole buffer with one root: the usual baseline."""
+    """Return whether every site exchanges the whole buffer with one root: the usual baseline."""
     root = plan.trees[0].root
     return all({tree.root, *tree.up, *tree.down} <= {root, NO_PARENT} for tree in plan.trees)

@@ -1,7 +1,7 @@
-"""Every table of runs, twins and plans, for terminal and page alike.
+"""Every table of runs, twins and plans, for terminals and pages.
 
-Where both show a table it has one list of columns: a terminal shows those marked brief, a page all.
-A column that is empty in every row is left out of both.
+A table for both has one list of columns: a terminal shows those marked brief, a page all. A column
+that is empty in every row is left out of both.
 """
 
 from __future__ import annotations
@@ -43,15 +43,19 @@ _RELAY: Column[Run] = Column(
 def results(runs: Sequence[Run]) -> Table:
     """Return runs that all-reduce side by side; runs with servers are left out.
 
-    ``exchange`` is the median time of a round's exchange at its slowest site, ``worst`` the
-    longest; ``speed-up`` is of the exchange, over the run that the report's headline compares with,
-    where both did the same work (see ``fastest_and_baseline``).
-    ``predicted``, and ``limit``, the share of the physical limit, hold for the network as it is at
-    the beginning. ``per round`` is the median time from the end of one round to the end of the
-    next, computing and all. ``to target`` is the time until the target accuracy was first reached.
-    ``relay busy`` is of the process that delays the packets of emulated links, while it carried
-    data; where it was busier than ``summary.MOST_BUSY`` there is no ``limit``.
-    Sites that gossip have no rounds but one at the end, which is not counted.
+    - ``exchange`` is the median time of a round's exchange at its slowest site, ``worst`` the
+      longest.
+    - ``speed-up`` is of the exchange, over the baseline of the report's headline, where both runs
+      did the same work (see ``fastest_and_baseline``).
+    - ``predicted``, and ``limit``, the share of the physical limit, hold for the network at the
+      beginning of the run.
+    - ``per round`` is the median time from the end of one round to the end of the next, computing
+      included.
+    - ``to target`` is the time until the target accuracy was first reached.
+    - ``relay busy`` is how busy the relay of emulated links was while it carried data. If it was
+      busier than ``anabranch.log.summary.MOST_BUSY``, there is no ``limit``.
+
+    Sites that gossip have only one round, at the end, which is not counted.
     """
     runs = [run for run in runs if run.summary.pace is None]
 
@@ -85,7 +89,7 @@ def results(runs: Sequence[Run]) -> Table:
 
 
 def speed_up(run: Run | None, baseline: Run | None) -> float | None:
-    """Return how often a run's exchange fits into the baseline's; None where that is not known."""
+    """Return the baseline's exchange time over a run's; None if it is unknown."""
     if run is None or baseline is None or run.work != baseline.work:
         return None
     median_s, base_s = run.summary.median_round_s, baseline.summary.median_round_s
@@ -95,13 +99,15 @@ def speed_up(run: Run | None, baseline: Run | None) -> float | None:
 def paces(runs: Sequence[Run]) -> Table:
     """Return runs with servers side by side; runs that all-reduce are left out.
 
-    ``iteration`` is the mean time from one permission of a worker to its next; its parts are
-    ``pulling``, ``computing``, ``pushing`` and ``blocked``, the wait for permission. ``at once`` is
-    the share of updates with nothing between them and the one before, ``missed`` how many updates
-    of others one missed, on average and at most, ``barred`` how many clients, or workers that stand
-    for themselves, were found to be outliers. ``ports`` is how busy those of the servers were,
-    in and out, on average over the run: a share of what they can carry, or a rate where links were
-    not held to the overlay's rates.
+    - ``iteration`` is the mean time from one permission of a worker to its next. Its parts are
+      ``pulling``, ``computing``, ``pushing`` and ``blocked``, the wait for permission.
+    - ``at once`` is the share of updates whose gap to the update before is tiny, compared with an
+      iteration.
+    - ``missed`` is how many updates of others an update missed, on average and at most.
+    - ``barred`` is how many outliers were found among clients, or among workers that stand for
+      themselves.
+    - ``ports`` is how busy the servers' ports were, in and out, on average over the run: a share of
+      their capacity, or a rate where links were not held to the overlay's rates.
     """
 
     def pace(run: Run) -> PaceSummary:
@@ -172,9 +178,9 @@ class _Tree:
 def forests(runs: Sequence[Run]) -> Table:
     """Return the trees of runs whose workers move in groups.
 
-    ``period`` is the mean time from one permission of a tree's first worker to its next, ``missed``
-    how many updates of other trees one of its updates missed, on average, and ``factor`` what its
-    steps were multiplied by, the least to the most, where a rule weighs updates.
+    - ``period`` is the mean time from one permission of a tree's first worker to its next.
+    - ``missed`` is how many updates of other trees one of its updates missed, on average.
+    - ``factor`` is the least and the greatest factor of its steps, where a rule weighs updates.
     """
     rows = []
     for run in runs:
@@ -222,11 +228,11 @@ def forests(runs: Sequence[Run]) -> Table:
 
 
 def accuracy_by_site(runs: Sequence[Run]) -> Table:
-    """Return the accuracy last seen for each site, the least accurate of each run first.
+    """Return each site's latest accuracy, the least accurate site of each run first.
 
-    See `anabranch.log.by_site`. ``labels`` is how many of the classes a site has samples of,
-    and ``commonest`` which it has most of, and their share of its samples. Where runs have the same
-    row, as the same training over several routes has, it is there once.
+    See `anabranch.log.by_site`. ``labels`` is how many of the classes a site has samples of.
+    ``commonest`` is its commonest class, with that class's share of its samples. Runs with equal
+    rows share one row, such as the same training over several routes.
     """
     shown, more = [], []
     for run in runs:
@@ -258,12 +264,12 @@ def accuracy_by_site(runs: Sequence[Run]) -> Table:
 
 
 def _folded(table: Table, heading: str, of: int) -> Table:
-    """Return a table whose rows that differ in one column alone are one, with all of its cells.
+    """Merge the rows of a table that differ only in one column; the merged row lists its cells.
 
     Args:
-        table: any.
+        table: any table.
         heading: of that column.
-        of: how many different cells it may have in all, for which "all" stands.
+        of: a merged row of so many cells says "all" instead of listing them.
     """
     if heading not in table.headings:
         return table
@@ -339,7 +345,7 @@ _OUTCOME: tuple[Column[Run], ...] = (
 def twins(rows: Sequence[TwinRow]) -> Table:
     """Return both worlds side by side, a row for each route.
 
-    ``error`` is how far the measured time per round is from the simulated one.
+    ``error`` is the difference of the measured and simulated times per round, over the simulated.
     """
 
     def rounds(row: TwinRow) -> str:
@@ -385,7 +391,7 @@ def twin_errors(rows: Sequence[TwinRow]) -> str:
 
 
 def differing_links(twins: Sequence[Twin]) -> Table:
-    """Return the links that did not carry the same in both worlds, largest difference first."""
+    """Return the links whose payload differs between the worlds, largest difference first."""
     cells, more = [], []
     for twin in twins:
         row = twin.row
@@ -424,7 +430,7 @@ def reasons(runs: Sequence[Run]) -> Table:
 
 
 def plans(overlay: Overlay, named: Mapping[str, Plan]) -> Table:
-    """Return each plan's busiest link and the rate that follows."""
+    """Return each plan's busiest link and the rate that the plan can sustain."""
     rows = [
         (
             *_busiest(name, plan, bottleneck(overlay, plan)),
@@ -460,7 +466,7 @@ def shares(overlay: Overlay, named: Mapping[str, Plan]) -> Table:
 
 
 def _depth(parents: Sequence[int]) -> int:
-    """Return how many edges the farthest site is from the root."""
+    """Return the number of edges between the root and the farthest site."""
     deepest = 0
     for site in range(len(parents)):
         depth = 0
@@ -545,7 +551,7 @@ def happenings(runs: Sequence[Run]) -> Table:
 
 
 def what_ran(runs: Sequence[Run]) -> Table:
-    """Return what is needed to repeat each run."""
+    """Return the data needed to repeat each run."""
     rows = []
     for run in runs:
         started = run.summary.started

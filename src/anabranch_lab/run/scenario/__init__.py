@@ -6,10 +6,11 @@ the methods that carry them out. Such a table stands beside its code:
 - where aggregates travel: planners, in `plan`;
 - when a worker may proceed, and how much work it has: paces and loads, in `pace`;
 - how the scheduler learns of the network: `scheduler.awareness`;
-- how long computing takes: `fleet`; what goes wrong: `run.faults`;
+- how long computing takes: `fleet`; what goes wrong: `run._faults`;
 - what an update weighs: `merge`;
-- which samples a site draws: `learn.sampling`, and which it holds: `learn.partition`;
-- what the sites do: `tasks`, here.
+- which samples a site draws: `anabranch_lab.tasks.sampling`, and which it holds:
+  `anabranch_lab.tasks.partition`;
+- what the sites do: `run.scenario.tasks`.
 """
 
 from anabranch.scheduler.deal import Adaptive, ByShare
