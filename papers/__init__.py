@@ -108,7 +108,7 @@ __all__ = [
 
 
 def find(name: str) -> list[Experiment]:
-    """Return the experiment of this name or, if it names a paper, all of that paper's.
+    """Return the experiment of this name or, if it names a paper, all experiments of that paper.
 
     Raises:
         ValueError: there is none; the message names the nearest.

@@ -1,4 +1,4 @@
-"""Makes papers' tables and figures again: ``python -m papers netstorm/fig14``."""
+"""Make papers' tables and figures again: ``python -m papers netstorm/fig14``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Which learning rate suits a scheme, found on seeds that are not measured.
+"""Find the learning rate that suits a scheme, on seeds that are not measured.
 
-Rates are tried by powers of two from a first one on: upwards while that helps and, where it does
-not, downwards. A run that takes a quarter longer than the best one of its seed so
-far is ended, and its rate loses.
+Rates are tried by powers of two from a first one on: upwards while that helps, else downwards. A
+run ends once it takes a quarter longer than the best run of its seed so far, and its rate loses.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _HIGHEST, _LOWEST = 8, 1 / 16  # times the first
 _PATIENCE = 1.25
 
 Make = Callable[[float, int, float], Trial]
-"""From a learning rate, a seed, and when the run ends without the target."""
+"""Makes a run from a learning rate, a seed, and the time at which it ends without the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +26,9 @@ class Choice:
     """The best learning rate.
 
     Args:
-        rate: the one.
-        times_s: with it, of each seed, seconds.
-        tried: rates, in order.
+        rate: the learning rate.
+        times_s: time to the target with this rate, for each seed, seconds.
+        tried: all rates that were tried, in order.
     """
 
     rate: float
@@ -48,15 +47,15 @@ def best_rate(
     """Return the rate with which runs reach the target soonest, in the mean over seeds.
 
     Args:
-        lab: where they run.
-        make: a run.
+        lab: runs the trials.
+        make: makes a run.
         seeds: of the runs.
         most_s: when a run ends in any case.
-        log: takes the runs' outcomes.
+        log: the runs' outcomes are appended to it.
         first: the rate to begin with.
 
     Returns:
-        None if there is no rate with which all of them reach it.
+        None if no rate lets all runs reach the target.
     """
     best: Choice | None = None
     tried: list[float] = []

@@ -1,4 +1,4 @@
-"""Times of runs beside those of others, seed by seed, with what chance leaves of the difference."""
+"""Compare times of runs with those of others, seed by seed, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from statistics import fmean, stdev
 
 
 def compared(ours_s: Sequence[float], theirs_s: Sequence[float]) -> str:
-    """Return the times of runs over those of others.
+    """Return the times of runs over those of others, as text.
 
-    Geometric mean of the ratios and, in parentheses, a 95 % interval of Student's t on their
-    logarithms.
+    The text has the geometric mean of the ratios and, in parentheses, a 95 % interval of Student's
+    t on their logarithms.
 
     Args:
-        ours_s, theirs_s: of the same seeds in the same order; infinite where a run did not get
-            there.
+        ours_s, theirs_s: of the same seeds in the same order; infinite where a run did not reach
+            the target.
 
     >>> compared([10.0, 10.0], [20.0, 20.0])
     '0.500 (0.50 to 0.50); sooner in 2 of 2'
@@ -33,9 +33,9 @@ def compared(ours_s: Sequence[float], theirs_s: Sequence[float]) -> str:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return between which bounds the mean is that values were drawn around, with 95 % confidence.
+    """Return the bounds of a 95 % confidence interval of the values' mean.
 
-    Student's t, so values are taken to be normal; at least two.
+    Student's t: at least two values, assumed to be normal.
 
     >>> low, high = interval([1.0, 2.0, 3.0])
     >>> round(low, 2), round(high, 2)

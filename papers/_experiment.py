@@ -1,4 +1,4 @@
-"""An experiment: a name, what it is about, and how it is made."""
+"""An experiment: its name, its title, and the function that makes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Experiment:
 
     Args:
         name: the paper and the figure, such as ``netstorm/fig13``.
-        title: what it is about.
+        title: its subject.
         make: runs it.
         emulable: whether it can also run with real processes over emulated links.
     """

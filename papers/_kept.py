@@ -1,4 +1,4 @@
-"""What runs came to, in a folder, so that an experiment that was cut off goes on where it was."""
+"""Outcomes of runs, kept in a folder, so that an interrupted experiment can continue."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ Made = TypeVar("Made")
 
 
 class Kept:
-    """Outcomes by what was run and by the code that ran it: other code finds none of them.
+    """Outcomes by run and by the code that ran it: other code does not find them.
 
     Args:
-        folder: made once there is something to keep.
+        folder: made when the first outcome is added.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def find(self, what: str, kind: type[Made]) -> Made | None:
-        """Return what a run came to, or None if it is not kept.
+        """Return the outcome of a run, or None if it is not kept.
 
         Args:
-            what: was run, with everything that it depends on but the code.
+            what: the run, as text with all that its outcome depends on except the code.
             kind: of the outcome.
 
         Raises:
@@ -49,7 +49,7 @@ class Kept:
             raise ValueError(f"{path} is damaged ({error}); remove it") from None
 
     def add(self, what: str, outcome: Any) -> None:
-        """Keep what a run came to; whole or not at all, whenever this process ends."""
+        """Keep the outcome of a run; a file is whole or absent, whenever this process ends."""
         path = self._path(what)
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(f".{os.getpid()}.part")
@@ -63,7 +63,7 @@ class Kept:
 
 @cache
 def _code() -> str:
-    """Return a digest of all code that makes numbers, and the releases that they come from."""
+    """Return a digest of all code that computes outcomes, and the releases of its libraries."""
     found = sha256()
     for package in (anabranch, anabranch_lab, papers):
         (root,) = map(Path, package.__path__)

@@ -1,4 +1,4 @@
-"""Where experiments run: scenarios in, seconds a round out."""
+"""Run an experiment's scenarios, and return their outcomes."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Trial:
     """One run to make.
 
     Args:
-        labels: what sets it apart from the experiment's other runs, such as its system.
-        scenario: what runs, with one route; its overlay is named when it is written down.
-        overlay: on which network.
-        loss: below which :attr:`Outcome.loss_fell_s` asks the loss to fall; None does not ask.
+        labels: distinguish it from the experiment's other runs, such as its system.
+        scenario: what runs, with one route; the lab names its overlay when it writes the file.
+        overlay: the network.
+        loss: the bound of :attr:`Outcome.loss_fell_s`; None: no such bound.
     """
 
     labels: Mapping[str, Label]
@@ -53,13 +53,13 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class WorkerOutcome:
-    """What one worker of a run with servers came to; means over its later half of iterations.
+    """The outcome of one worker of a run with servers; means over its later half of iterations.
 
     Args:
         iteration_s: from one permission to the next, seconds.
-        blocked_s: of it waiting for permission, seconds.
+        blocked_s: the part of it that the worker waited for permission, seconds.
         samples: of a batch.
-        compute_s: of it computing, seconds.
+        compute_s: the part of it that the worker computed, seconds.
     """
 
     iteration_s: float
@@ -70,40 +70,41 @@ class WorkerOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run came to.
+    """The outcome of a run.
 
     Args:
         labels: the trial's.
-        scenario_file: what it ran, for ``anabranch simulate`` or ``anabranch run``.
+        scenario_file: the scenario, for ``anabranch simulate`` or ``anabranch run``.
         rounds: how many were completed.
-        total_s: when the last of them ended, seconds since the run began.
-        round_s: seconds from one round's end to the next: the mean of a run that had a time to
-            fill, and the median of one that had rounds to make, on a network that does not change.
+        total_s: when the last round ended, seconds since the run began.
+        round_s: seconds from one round's end to the next. It is the mean of a run that fills a
+            given time, and the median of a run with a given number of rounds, whose network does
+            not change.
         plans: how many came after the first.
         at_once, blocked_s, push_s, pull_s: of a run with servers, see
             :class:`anabranch.log.pacing.PaceSummary`; there ``round_s`` is the mean time of an
-            iteration, and ``rounds`` are each worker's.
+            iteration, and ``rounds`` is the least over the workers.
         workers: of a run with servers, by name; those that ended an iteration.
-        reached_s: of a run that trains to a target accuracy: when it was first seen, seconds since
-            the run began; None where it never was.
-        reached_updates: of such a run, how many updates each worker had then in the model, on
+        reached_s: of a run that trains to a target accuracy: when an evaluation first reached it,
+            seconds since the run began; None: never.
+        reached_updates: of such a run, how many updates each worker had in the model by then, on
             average.
-        accuracy: that was last seen; None where there is none.
-        look_s: seconds from one look at the model to the next, on the mean; None where it was never
-            looked at.
-        trees: of the forest that it began with; None where it had none.
-        accuracy_by_site: that was last seen for each site, by name; see
-            :mod:`anabranch.log.by_site`.
-        missed: of a run with servers, how many updates of others one missed, on average.
+        accuracy: the last evaluated one; None: no evaluation.
+        look_s: seconds from one evaluation to the next, on average; None: no evaluation.
+        trees: of the first plan's forest; None: no forest.
+        accuracy_by_site: the last one of each site, by name; see :mod:`anabranch.log.by_site`.
+        missed: of a run with servers, how many updates of others an update missed, on average.
         steps: of a run that averages models, local steps of a site, on average.
         reached_by: of a run whose sites' models differ, when the target was reached, seconds, by
-            the rules of :mod:`anabranch.log.target`; None where it never was.
-        sent_bytes: of any such run, the payload of all links until ``reached_s``.
-        sent_by: likewise the payload of all links until then, bytes.
-        curve: likewise, and of a run that trains for a time without a target: (seconds, mean
-            accuracy over the sites), after each step that was looked at.
+            the rules of :mod:`anabranch.log.target`; None: never.
+        sent_bytes: of a run to a target without servers, the payload of all links until
+            ``reached_s``, bytes.
+        sent_by: of a run with ``reached_by``, the payload of all links until the target was
+            reached by each rule, bytes.
+        curve: of a run with ``reached_by``, or without servers and target: (seconds, mean accuracy
+            over the sites) of each evaluated step.
         loss_fell_s: of a trial with a loss: when the mean loss of an iteration's steps had been
-            below it in 10 iterations running, seconds; None if it was never.
+            below it in 10 iterations running, seconds; None: never.
         gaps: of a run with servers, see :class:`anabranch.log.pacing.PaceSummary`.
     """
 
@@ -135,21 +136,22 @@ class Outcome:
 
 
 class Lab:
-    """Runs trials; each scenario runs once on each network, however often it is asked for.
+    """Runs trials; each scenario runs once on each network, however often it is wanted.
 
     Args:
-        folder: for scenarios and overlays as files and, of real runs, event logs.
-        quick: whether experiments are to be small, which costs precision.
-        seed: the first of the seeds that networks are drawn with.
-        jobs: how many simulations run at once, each in a process of its own.
+        folder: for the files of scenarios and overlays and, for real runs, event logs.
+        quick: make small experiments, which costs precision.
+        seed: the first of the seeds of drawn networks.
+        jobs: how many simulations run at once, each in a separate process.
         emulate: run real processes between network namespaces instead, one trial after another.
         data_dir: where data sets are.
-        kept: where outcomes are kept as they come; those that the same code left there are not made
-            again. None keeps none.
-        on_trial: called before trials run and as they end, with how many have ended, of how many.
+        kept: the folder that keeps outcomes as they come; those that the same code left there are
+            used again. None: keep no outcomes.
+        on_trial: called before trials run and as they end, with the number of ended trials and of
+            all trials.
 
     Raises:
-        ValueError: no job is allowed.
+        ValueError: `jobs` is less than 1.
     """
 
     def __init__(
@@ -185,7 +187,7 @@ class Lab:
             ScenarioError: a scenario cannot run in this world.
             EmulationError: this machine cannot emulate an overlay.
         """
-        # The papers' models of time have no scheduler apart from the sites.
+        # The papers' models of time have no distance between scheduler and sites.
         trials = [replace(each, scenario=each.scenario.beside_its_scheduler()) for each in trials]
         wanted = {_what(trial): trial for trial in reversed(trials)}
         new = [trial for key, trial in reversed(wanted.items()) if key not in self._known]
@@ -212,12 +214,12 @@ class Lab:
         return [replace(self._known[_what(trial)], labels=trial.labels) for trial in trials]
 
     def map(self, make: Callable[..., Made], jobs: Sequence[Any], kind: type[Made]) -> list[Made]:
-        """Return what a function makes of each job, with ``data_dir``; several at once.
+        """Return a function's result for each job, several at once; it also gets ``data_dir``.
 
         Args:
-            make: of a module, so that other processes find it.
-            jobs: what it is called with, one each; what they print as tells them apart.
-            kind: of what it makes.
+            make: a function of a module, so that other processes can import it.
+            jobs: the arguments, one for each call; each must have a different ``repr``.
+            kind: of the results.
         """
         whats = [f"{_name(make)} {job!r} {self.data_dir}" for job in jobs]
         assert not any(" at 0x" in what for what in whats), whats[0]
@@ -237,7 +239,7 @@ class Lab:
         return cast(list[Made], found)
 
     def _depends_on(self, trial: Trial) -> str:
-        """Return what a trial's outcome follows from, but for the code."""
+        """Return all that a trial's outcome depends on, except the code."""
         overlay = overlays.dumps(trial.overlay)
         world = "emulated" if self.emulate else "simulated"
         return f"{world} {encode(trial.scenario)} {overlay} {trial.loss} {self.data_dir}"
@@ -247,12 +249,12 @@ class Lab:
         if self.emulate or self._jobs == 1 or len(trials) < 2:
             yield from map(execute, trials, files)
             return
-        # Forking would copy whatever threads hold at that moment.
+        # Forking would copy locks that other threads hold at that moment.
         with ProcessPoolExecutor(self._jobs, get_context("spawn")) as pool:
             yield from pool.map(execute, trials, files)
 
     def _write(self, trial: Trial) -> Path:
-        """Write a trial's scenario down, and its overlay unless that is there already."""
+        """Write a trial's scenario to a file, and its overlay unless it has a file already."""
         overlay = self._overlays.get(trial.overlay)
         if overlay is None:
             overlay = _write_new(
@@ -261,17 +263,17 @@ class Lab:
             self._overlays[trial.overlay] = overlay
         name = "-".join(map(str, trial.labels.values()))
         text = scenario_toml(msgspec.structs.replace(trial.scenario, overlay=overlay.name))
-        loads(text, name)  # whoever opens the file must be able to run it
+        loads(text, name)  # checks that the file can be run
         return _write_new(self.folder, name, text)
 
 
 def _what(trial: Trial) -> tuple[str, Overlay]:
-    """Return what tells runs apart."""
+    """Return the key that distinguishes runs."""
     return encode(trial.scenario), trial.overlay
 
 
 def _name(make: Callable[..., Any]) -> str:
-    """Return what tells functions apart, and what they were given beforehand."""
+    """Return a text that distinguishes functions and their bound arguments."""
     if isinstance(make, partial):
         return f"{_name(make.func)} {make.args} {make.keywords}"
     return f"{make.__module__}.{make.__qualname__}"
@@ -280,8 +282,8 @@ def _name(make: Callable[..., Any]) -> str:
 def seconds(outcomes: Iterable[Outcome], **labels: Label) -> float:
     """Return the seconds a round took in the runs with these labels.
 
-    Of several runs it is their mean, each weighing by its rounds, so that over equal times it tells
-    how many rounds they made.
+    For several runs it is their mean, weighted by rounds. So for runs of equal length it is their
+    total time over their total number of rounds.
 
     Raises:
         ValueError: no run has these labels.
@@ -297,7 +299,7 @@ def seconds(outcomes: Iterable[Outcome], **labels: Label) -> float:
 
 
 def scenario_toml(scenario: Scenario) -> str:
-    """Return a scenario, without defaults, as :func:`anabranch_lab.run.scenario.loads` reads it."""
+    """Return a scenario as TOML without defaults; `anabranch_lab.run.scenario.loads` reads it."""
     defaults = {
         field.encode_name: field.default for field in msgspec.structs.fields(type(scenario))
     }
@@ -315,7 +317,7 @@ def _toml(value: Any) -> str:
         return f"{{ {', '.join(items)} }}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(value, ensure_ascii=False)  # numbers, booleans and our names are alike
+    return json.dumps(value, ensure_ascii=False)  # TOML and JSON write these values alike
 
 
 def _write_new(folder: Path, name: str, text: str) -> Path:
@@ -332,7 +334,7 @@ def _write_new(folder: Path, name: str, text: str) -> Path:
 
 
 def _simulated(trial: Trial, file: Path, data_dir: Path | None) -> Outcome:
-    # The log is not kept: the same scenario gives the same one again, byte for byte.
+    # The log is not kept, since the same scenario gives the same log, byte for byte.
     with tempfile.TemporaryDirectory(prefix="anabranch-") as folder:
         log = Path(folder, "run.db")
         simulate(trial.scenario, trial.overlay, log, data_dir)
@@ -429,10 +431,10 @@ def _loss_fell_s(trial: Trial, run: RunSummary, workers: int) -> float | None:
 def fell_s(
     steps: Sequence[StepDone], workers: int, below: float, running: int = 10
 ) -> float | None:
-    """Return when the loss had been below a bound in so many iterations running, or None.
+    """Return when the loss had been below a bound in `running` iterations running, or None.
 
-    An iteration is as many steps as there are workers, of whichever workers: under some paces a few
-    of them make most.
+    An iteration is as many steps as there are workers. They need not be of different workers: under
+    some paces a few workers make most steps.
     """
     told = [(step.at_s, step.loss) for step in steps if step.loss is not None]
     since = 0

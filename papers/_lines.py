@@ -13,7 +13,7 @@ def dumps(document: Mapping[str, Any]) -> str:
     A list or table that contains lists or tables gets one line per item.
 
     Args:
-        document: by string, what JSON can hold.
+        document: values that JSON can hold, by string.
 
     >>> print(dumps({"seed": 0, "rows": [{"what": "star", "s": 9.5}, {"what": "ring", "s": 4.0}]}))
     {

@@ -1,4 +1,4 @@
-"""What an experiment found, beside what the paper says, and the files that keep it."""
+"""An experiment's findings beside the paper's, and the files that keep them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from papers._lines import dumps
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure: the paper's and ours.
+    """One quantity: the paper's value and ours.
 
     Args:
-        what: what it is a figure of.
-        paper: the paper's, as it states it; empty where it states none.
-        ours: ours.
-        why: which setting differs, and why ours is another.
+        what: the quantity.
+        paper: the paper's value, as the paper states it; empty where it states none.
+        ours: our value.
+        why: which setting differs, and why our value differs.
     """
 
     what: str
@@ -38,9 +38,9 @@ class Result:
 
     Args:
         rows: the comparison.
-        outcomes: the runs it was made of.
-        notes: what holds for all rows, a sentence each.
-        data: what else the JSON is to keep, by name; numbers, texts, lists and dicts.
+        outcomes: the runs behind it.
+        notes: for all rows, a sentence or more each.
+        data: further values for the JSON, by name; numbers, texts, lists and dicts.
     """
 
     rows: tuple[Row, ...]
@@ -52,13 +52,13 @@ class Result:
 def write_result(
     name: str, title: str, result: Result, folder: Path, *, seed: int, quick: bool, emulated: bool
 ) -> tuple[Path, Path, Path]:
-    """Write a result as JSON, its runs as CSV, and its comparison as Markdown; return where.
+    """Write a result as JSON, its runs as CSV, and its comparison as Markdown; return the paths.
 
     Args:
         name: the experiment's, such as ``netstorm/fig13``.
-        title: what it is about.
-        result: what it found.
-        folder: where to; files of an emulated one have ``-emulated`` in their names.
+        title: its subject.
+        result: its findings.
+        folder: of the files; those of an emulated experiment have ``-emulated`` in their names.
         seed, quick, emulated: how it was made.
     """
     about = {
@@ -96,7 +96,7 @@ def page(document: Mapping[str, Any]) -> str:
     """Return a result as a page in Markdown.
 
     Args:
-        document: what its JSON holds.
+        document: the content of its JSON.
     """
     name = document["experiment"]
     lines = [
@@ -115,10 +115,10 @@ def comparison(rows: Sequence[Row], *, crossed_at: str | None = None) -> str:
     """Return rows as a table in Markdown, without a line break at its end.
 
     Args:
-        rows: the figures.
-        crossed_at: a text at whose last place to cut what each is a figure of: what stands before
-            it names a line of the table, what follows a column, and the cell has our figure, with
-            the paper's in parentheses. None: a line for each figure.
+        rows: the quantities.
+        crossed_at: a text that splits each row's ``what`` at its last occurrence. The part before
+            names a line of the table, the part after names a column. The cell has our value, with
+            the paper's in parentheses. None: a line for each row.
     """
     if crossed_at is not None:
         return _crossed(rows, crossed_at)
@@ -167,7 +167,7 @@ def _write_runs(file: TextIO, outcomes: Sequence[Outcome]) -> None:
 def _commit() -> str | None:
     """Return the commit of the source that runs, ``-dirty`` if changed; None outside a checkout."""
     here = Path(__file__)
-    # An installed copy may lie in a checkout of something else.
+    # An installed copy may be in a checkout of another project.
     if not _git(here.parent, "ls-files", here.name):
         return None
     return _git(here.parent, "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*")

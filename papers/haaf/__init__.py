@@ -1,1 +1,1 @@
-"""HAAF (Deng et al., 2025): a forest of aggregation trees, and what it is compared with."""
+"""HAAF (Deng et al., 2025): a forest of aggregation trees, and its rivals."""

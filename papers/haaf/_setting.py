@@ -1,9 +1,9 @@
-"""What HAAF's figures have in common (section 6.1): network, fleet, task, and the schemes.
+"""The common setting of HAAF's figures (section 6.1): network, fleet, task, and the schemes.
 
-12 sites train and one serves; each two are joined by links of 1 to 10 Gbit/s and 10 to 50 ms. The
+12 sites train and one serves. Links of 1 to 10 Gbit/s and 10 to 50 ms join each two sites. The
 paper says neither how long a batch takes nor how long it trains. Here a site of mean speed takes a
-second for a batch of 128. The learning rate is ten times the paper's 0.01, with which LeNet-5 would
-need ten times as many updates; the other parameters are the paper's.
+second for a batch of 128. The learning rate is ten times the paper's 0.01, since LeNet-5 would need
+ten times as many updates with that. The other parameters are the paper's.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ WORKERS = 12
 BATCH = 128
 TARGET = 0.7
 HORIZON_S = 120.0
-LOOK_S = 5.0  # about so often the model is looked at where workers do not wait for each other
-_LONGEST_S = 600.0  # that is waited for the target
+LOOK_S = 5.0  # about the time between evaluations where workers do not wait for each other
+_LONGEST_S = 600.0  # how long a run may take to the target
 QUICK_S = 60.0
 MANY = 100_000  # updates, more than there is time for
 _NOTE = (
@@ -87,12 +87,12 @@ ASYNCHRONOUS_PS = Scheme(Star(hub=_server(WORKERS)), Asp())
 
 
 def seeds(lab: Lab, count: int) -> range:
-    """Return the seeds of a figure: one where it is to be quick."""
+    """Return the seeds of a figure: one if it is quick."""
     return range(lab.seed, lab.seed + (1 if lab.quick else count))
 
 
 def network(seed: int, workers: int = WORKERS) -> Overlay:
-    """Return the links between so many workers and the server, which comes last."""
+    """Return the network of the workers and the server, which comes last."""
     drawn = random_complete(
         workers + 1, seed, low_bps=1e9, high_bps=10e9, latency_s=(0.01, 0.05), loss=0.0
     )
@@ -116,19 +116,19 @@ def trial(
     """Return a run of a scheme, to the target accuracy or until the time is over.
 
     Args:
-        lab: where it runs; quick runs train a perceptron on digits that come with scikit-learn.
-        how: sites synchronise.
+        lab: runs it; quick runs train a perceptron on digits that come with scikit-learn.
+        how: the scheme.
         gini: how uneven the workers' speeds are.
         seed: of network, fleet, data and model.
         alpha: of the Dirichlet distribution by which labels are dealt.
         beta: of resampling.
         to_target: whether it ends with the target.
-        workers: how many, as the scheme was made for.
+        workers: how many; the scheme must be made for as many.
         look_s: see :func:`looks_every`.
         horizon_s: when a run ends that does not end with the target.
-        server_has_speed: whether the server, which computes nothing, has one of the speeds that
-            are dealt; without it the workers' alone are as uneven as asked.
-        labels: what sets it apart.
+        server_has_speed: whether the server, which computes nothing, has one of the dealt speeds;
+            if not, the workers' speeds alone have this Gini coefficient.
+        labels: further labels of the run.
     """
     overlay = network(seed, workers)
     batch = 16 if lab.quick else BATCH
@@ -166,7 +166,7 @@ def trial(
 
 
 def _of_workers(mean: float, gini: float, workers: int, seed: int) -> Compute:
-    """Return how long computing takes at workers that are as uneven as asked among themselves."""
+    """Return the computing of workers whose speeds alone have this Gini coefficient."""
     speeds = uneven_samples_per_s(workers, mean, gini, seed)
     sites = {
         f"site{worker}": SiteCompute(samples_per_s=speed) for worker, speed in enumerate(speeds)
@@ -175,12 +175,12 @@ def _of_workers(mean: float, gini: float, workers: int, seed: int) -> Compute:
 
 
 def looks_every(barrier: bool, batch_s: float, look_s: float) -> int:
-    """Return after how many updates of the first worker the model is looked at.
+    """Return how many updates of the first worker are between two evaluations of the model.
 
     Args:
-        barrier: whether workers wait for each other; then after each, since rounds are few.
+        barrier: whether workers wait for each other; then 1, since rounds are few.
         batch_s: how long the first worker computes for an update, seconds.
-        look_s: else about so many seconds are to pass, or one update where that takes longer.
+        look_s: otherwise, about the seconds between two evaluations; at least one update.
 
     >>> [looks_every(False, batch_s, look_s=5.0) for batch_s in (0.7, 1.5, 23.0)]
     [7, 3, 1]
@@ -217,7 +217,7 @@ def to_target(runs: Sequence[Outcome]) -> str:
 
 
 def at_end(runs: Sequence[Outcome]) -> str:
-    """Return how good the models of runs were in the end."""
+    """Return the final accuracies of runs."""
     seen = [100 * each.accuracy for each in runs if each.accuracy is not None]
     if len(seen) < len(runs):
         return f"{len(runs) - len(seen)} of {len(runs)} were never looked at"
@@ -227,12 +227,12 @@ def at_end(runs: Sequence[Outcome]) -> str:
 def over_others(
     where: str, by_name: Mapping[str, Sequence[Outcome]], paper: Mapping[str, str] | None = None
 ) -> list[Row]:
-    """Return how HAAF's time to the target compares with other schemes', seed by seed.
+    """Return HAAF's time to the target over other schemes', seed by seed.
 
     Args:
-        where: what the runs have in common.
+        where: the setting that the runs share, as text.
         by_name: the runs of each scheme, in order of seeds.
-        paper: the paper's figures, by the other scheme.
+        paper: the paper's values, by the other scheme.
     """
     rows = []
     for name, runs in by_name.items():
@@ -265,7 +265,7 @@ def notes(
     look_s: float = LOOK_S,
     server_has_speed: bool = True,
 ) -> tuple[str, ...]:
-    """Return what holds for all rows of a figure."""
+    """Return the notes for all rows of a figure."""
     dealt = "One of the speeds is the server's, which computes nothing."
     more = (dealt, *more) if server_has_speed else more
     setting = _QUICK_NOTE if lab.quick else f"{workers} workers and {_NOTE}"
@@ -273,7 +273,7 @@ def notes(
 
 
 def _looks(outcomes: Iterable[Outcome], look_s: float) -> tuple[str, ...]:
-    """Return how often models were looked at, by how uneven the speeds are."""
+    """Return how often models were evaluated, by the Gini coefficient of speeds."""
     found: dict[Label, list[float]] = {}
     for each in outcomes:
         if each.look_s is not None:

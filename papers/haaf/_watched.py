@@ -1,4 +1,4 @@
-"""Work whose losses and gradients are written down: what ``task.kind = "train"`` does."""
+"""The work of ``task.kind = "train"``, which also writes its losses and gradients to a file."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ def make(context: Context) -> Watched:
 
     Args:
         context: its options are ``scenario``, one that trains, as ``run.scenario.encode`` writes
-            it; ``sites``, the indices of those that are watched; and ``folder``, where what they
-            find is written.
+            it; ``sites``, the indices of the watched sites; and ``folder``, for their files.
     """
     scenario = msgspec.json.decode(context.options["scenario"], type=Scenario)
     names = tuple(map(str, range(context.sites)))
@@ -32,17 +31,17 @@ def make(context: Context) -> Watched:
 
 
 def read(folder: Path, site: int, elements: int) -> tuple[Floats, Floats]:
-    """Return the losses and gradients that a site wrote down, shape (n,) and (n, elements)."""
+    """Return the losses and gradients that a site wrote, shape (n,) and (n, elements)."""
     found = np.fromfile(folder / f"{site}", np.float32).reshape(-1, 1 + elements)
     return found[:, 0], found[:, 1:]
 
 
 class Watched:
-    """See :class:`anabranch.train.work.ServableWork`; what each step finds is appended to a file.
+    """See :class:`anabranch.train.work.ServableWork`; appends each step's results to a file.
 
     Args:
-        work: what is done.
-        path: of the file; None for none.
+        work: makes the steps.
+        path: of the file; None: no file.
     """
 
     def __init__(self, work: ServableWork, path: Path | None) -> None:

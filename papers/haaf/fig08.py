@@ -1,4 +1,4 @@
-"""HAAF, Fig. 8: where the gradients of three trees' roots lie in the plane of two components."""
+"""HAAF, Fig. 8: the gradients of three trees' roots in the plane of two principal components."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class _Seen:
     Args:
         period_s: of the tree.
         places: in the plane of two components, shape (updates, 2).
-        moves: how far its gradients lie from their mean, root of the mean square, over the length
-            of that mean: in the first half of its updates, and in the second.
-        losses: on the mean, likewise.
+        moves: the root mean square distance of its gradients from their mean, over the length of
+            that mean: in the first half of its updates, and in the second.
+        losses: mean losses, in both halves.
     """
 
     period_s: float
@@ -116,7 +116,7 @@ def _halves(figures: Sequence[tuple[float, float]], form: str) -> str:
 
 
 def _run(lab: Lab, seed: int, folder: Path) -> tuple[list[_Seen], float]:
-    """Return what a run's roots computed, those of fast trees first; see ``components``."""
+    """Return the gradients of a run's roots, fast trees first, and the components' share."""
     merge = Product(of=(Fairness(q=1.0), Staleness(a=0.8)))
     search = EdaForest(most_trees=_TREES)
     route = ForestRoute(server=f"site{setting.WORKERS}", search=search)
@@ -125,7 +125,7 @@ def _run(lab: Lab, seed: int, folder: Path) -> tuple[list[_Seen], float]:
     )
     names = tuple(site.name for site in trial.overlay.sites)
     elements = buffer_elements(trial.scenario, names, lab.data_dir)
-    route = structs.replace(route, elements=elements)  # as code of one's own does not say it
+    route = structs.replace(route, elements=elements)  # own code does not tell the scheduler
     plan = first_plan(structs.replace(trial.scenario, route=route), trial.overlay)
     server = plan.trees[0].root
     roots = [each.plan.trees[0].up.index(server) for each in plan.groups]
@@ -159,7 +159,7 @@ def components(by_root: Mapping[int, Floats]) -> tuple[dict[int, Floats], float]
         by_root: of each root, shape (updates, elements).
 
     Returns:
-        Of each root, shape (updates, 2); and the share of all variance that the two have.
+        For each root, shape (updates, 2); and the two components' share of all variance.
 
     >>> line = {0: np.array([[0.0, 0.0], [3.0, 4.0]]), 1: np.array([[6.0, 8.0]])}
     >>> places, share = components(line)
@@ -168,7 +168,7 @@ def components(by_root: Mapping[int, Floats]) -> tuple[dict[int, Floats], float]
     """
     everything = np.concatenate([*by_root.values()])
     everything = everything - everything.mean(axis=0)
-    # As many numbers as there are gradients, which are fewer than their elements.
+    # The thin SVD has as many components as gradients, which are fewer than their elements.
     left, lengths, _ = np.linalg.svd(everything, full_matrices=False)
     placed = left[:, :2] * lengths[:2]
     ends = np.cumsum([len(each) for each in by_root.values()])[:-1]
@@ -178,7 +178,7 @@ def components(by_root: Mapping[int, Floats]) -> tuple[dict[int, Floats], float]
 
 
 def in_halves(figure: Callable[[Floats], Any], of: Floats) -> tuple[float, float]:
-    """Return a figure of the first half of some rows, and of the second."""
+    """Return a statistic of the first half of some rows, and of the second."""
     half = len(of) // 2
     return float(figure(of[:half])), float(figure(of[half:]))
 

@@ -1,4 +1,4 @@
-"""HAAF, Fig. 9: time to accuracy of four schemes, as computing is more and more uneven."""
+"""HAAF, Fig. 9: time to accuracy of four schemes, as computing becomes more uneven."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""HAAF, Fig. 11: the fairness factor, by how far apart the accuracies of sites are.
+"""HAAF, Fig. 11: the fairness factor, by the variance of accuracy over sites.
 
 The caption has the "variance of local training progress", the text the "node-wise accuracy
-variance", "of per-node convergence accuracy". Taken is the text's: the variance, over the workers,
-of the server's model's accuracy for each, which is that of each class on held-out samples, weighed
-as the worker's own samples have labels.
+variance", "of per-node convergence accuracy". This script follows the text: the variance over the
+workers of the server's model's accuracy for each worker. A worker's accuracy is that of each class
+on held-out samples, weighted by the worker's own share of labels.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _make(lab: Lab) -> Result:
 
 
 def _variance_and_least(runs: Sequence[Outcome], plain: Sequence[Outcome]) -> str:
-    """Return how far apart the sites of runs are, also beside runs of the same seeds."""
+    """Return the variance over sites, also beside runs of the same seeds, and the least accuracy."""
     found = [spread_of(each.accuracy_by_site.values()) for each in runs]
     spreads = [each for each in found if each is not None]
     if len(spreads) < len(runs):

@@ -1,4 +1,4 @@
-"""HAAF, Fig. 12: resampling, as labels are more and more skewed."""
+"""HAAF, Fig. 12: resampling, as labels become more skewed."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""HAAF, Fig. 13: how alike the first gradients of sites are, with resampling and without.
+"""HAAF, Fig. 13: how similar the first gradients of sites are, with resampling and without.
 
 The text has "the pairwise cosine similarity of initial gradients between nodes with and without
-resampling", the caption "similarity matrices of the learned aggregation topology under different
-hyperparameter settings". Made here is what the text says. Nothing runs: each worker computes the
-gradient of its first batches on the model that all begin with.
+resampling". The caption has "similarity matrices of the learned aggregation topology under
+different hyperparameter settings". This script follows the text. It runs no scenario: each worker
+computes the gradient of its first batches on the common initial model.
 """
 
 from __future__ import annotations
@@ -102,12 +102,12 @@ def _first_gradients(
     data_dir: Path | None,
     batches: Sequence[int],
 ) -> list[Floats]:
-    """Return the mean gradient of a site's first batches, for each number of them."""
+    """Return the mean gradient of a site's first batches, for each number of batches."""
     assigned = make_work(scenario, site, names, data_dir, sizes_only=False)
     total = np.zeros(len(assigned.work.buffer))
     found = []
     for count in range(1, max(batches) + 1):
-        assigned.work.local_step(assigned.samples)  # and never applied: the model stays
+        assigned.work.local_step(assigned.samples)  # never applied, so the model does not change
         total += assigned.work.buffer
         if count in batches:
             found.append(total / count)

@@ -1,7 +1,7 @@
-"""HAAF, Fig. 14: what part of the time each site computes, by how sites synchronise.
+"""HAAF, Fig. 14: the share of time that each site computes, by scheme.
 
-How long anything takes does not follow from the numbers that sites exchange, so nothing is trained
-here: buffers have sizes alone, and updates count alike.
+Times do not depend on the numbers that sites exchange, so this script trains nothing: buffers have
+only sizes, and all updates have equal weights.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _trial(lab: Lab, scheme: Scheme, gini: float, seed: int, name: str) -> Trial
 
 
 def shares_of(run: Outcome) -> Sequence[float]:
-    """Return what part of its time each worker of a run computes, in percent."""
+    """Return the share of time that each worker of a run computes, in percent."""
     return [100 * each.compute_s / each.iteration_s for each in run.workers.values()]
 
 

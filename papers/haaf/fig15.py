@@ -1,7 +1,7 @@
 """HAAF, Fig. 15: time to accuracy of four schemes, as more sites share the data.
 
-Here speeds are dealt among the workers alone: of few sites, the one that the server happens to
-have would make a large difference.
+Here only the workers have speeds: with few sites, the speed dealt to the server would make a large
+difference.
 """
 
 from __future__ import annotations

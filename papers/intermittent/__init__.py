@@ -1,1 +1,1 @@
-"""Networks that come and go (Malik, Qi and Dalla): how often sites talk, and with whom."""
+"""Intermittent networks (Malik, Qi and Dalla): how often sites exchange, and with which others."""

@@ -1,15 +1,15 @@
 """The paper's strategies as it describes them (II), without our data plane: models and latencies.
 
-Nodes train in turn; a directed edge has a latency, drawn evenly from 1 to 5 s, which moves by up to
-half a second, either way, after each use. A node's iteration is one mini-batch, of constant time.
-What the text leaves open, and what is done here:
+Nodes train in turn. A directed edge has a latency, drawn uniformly from 1 to 5 s. After each use
+it moves by up to half a second, either way. A node's iteration is one mini-batch, of constant time.
+The text leaves some points open. This module decides:
 
 - "the overall latency of an all-reduce cycle is the maximum latency of that cycle": every node
-  sends its model to every other, so the largest of all edges' latencies, once.
-- A node that gossips waits until all that it sent has come (the paper has "additional latency",
-  which waiting explains), and then replaces its model by the mean of itself and of all models that
-  have come since it last did so. It sends to half of its neighbours, rounded up, or to one of them
-  with probability 1 / (l_i T).
+  sends its model to every other, so a cycle takes the largest of all edges' latencies, once.
+- A node that gossips waits until all models that it sent have arrived. The paper has "additional
+  latency", which this waiting explains. Then it replaces its model by the mean of its own model and
+  all models that have arrived since its last mean. It sends to half of its neighbours, rounded up,
+  or to one of them with probability 1 / (l_i T).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(slots=True)
 class Literal:
-    """What a run of the paper's came to.
+    """The outcome of a run of the paper's strategy.
 
     Args:
-        reached_by: when the target was reached, seconds, by rule; None where it never was.
-        curve: (seconds, mean accuracy over the nodes) after each iteration that was looked at.
-        iterations: of each node.
+        reached_by: when the target was reached, seconds, by rule; None: never.
+        curve: (seconds, mean accuracy over the nodes) of each evaluated iteration.
+        iterations: the most of any node.
     """
 
     reached_by: dict[str, float | None]
@@ -53,7 +53,7 @@ class Edges:
         self._latencies_s = self._draw.uniform(1.0, 5.0, (nodes, nodes))
 
     def use_s(self, source: int, target: int) -> float:
-        """Return how long a message takes, and let the latency drift."""
+        """Return how long a message takes; the latency drifts after it."""
         now_s = float(self._latencies_s[source, target])
         moved_s = now_s + self._draw.uniform(-0.5, 0.5)
         self._latencies_s[source, target] = max(0.0, moved_s)
@@ -66,7 +66,7 @@ class Edges:
 
 
 class _Looks:
-    """Follows what nodes see of their models."""
+    """Records the accuracies of nodes' models."""
 
     def __init__(self, target: float, nodes: int, until: ReachedBy) -> None:
         self._until = until
@@ -76,7 +76,7 @@ class _Looks:
         self._nodes = nodes
 
     def look(self, at_s: float, node: int, step: int, accuracy: float) -> bool:
-        """Take note of one; return whether the run is over."""
+        """Record an accuracy; return whether the run is over."""
         seen = Evaluated(at_s=at_s, site=node, round=0, accuracy=accuracy, step=step)
         for name, rule in self._rules.items():
             if rule.is_reached(seen) and self.found.reached_by[name] is None:
@@ -99,18 +99,18 @@ def all_reduce(
     longest_s: float,
     until: ReachedBy,
 ) -> Literal:
-    """Average all models after every so many iterations, until they reach a target.
+    """Average all models after each `every` iterations, until they reach a target.
 
     Args:
-        nodes: one for each, which begin alike.
-        edges: between them.
-        every: how many iterations.
-        step_s: what one takes.
-        look_every: iterations between two looks at the models.
-        samples: of a look.
+        nodes: a trainer for each node; all begin with the same model.
+        edges: between the nodes.
+        every: iterations between two averages.
+        step_s: how long an iteration takes.
+        look_every: iterations between two evaluations.
+        samples: of an evaluation.
         target: the accuracy.
-        longest_s: after which a run ends in any case.
-        until: whose accuracy ends it, see :mod:`anabranch.log.target`.
+        longest_s: when the run ends in any case.
+        until: the rule by which the target ends the run, see :mod:`anabranch.log.target`.
     """
     looks, now_s, step = _Looks(target, len(nodes), until), 0.0, 0
     while now_s < longest_s:
@@ -146,17 +146,17 @@ def gossip(
     until: ReachedBy,
     seed: int,
 ) -> Literal:
-    """Send models to some neighbours after each iteration, and average with what has come.
+    """Send models to some neighbours after each iteration, and average with models that arrived.
 
     Args:
         nodes, edges, step_s, look_every, samples, target, longest_s, until: as for ``all_reduce``.
-        peers: whom a node sends to.
+        peers: the choice of receivers of a node's model.
         seed: of that choice.
     """
     looks, draw = _Looks(target, len(nodes), until), np.random.default_rng((seed, 1))
     steps = [0] * len(nodes)
     come: list[list[tuple[float, Floats]]] = [[] for _ in nodes]
-    # When a node has trained next: (seconds, node).
+    # A heap of (end of the node's iteration in seconds, node).
     waiting = [(step_s, node) for node in range(len(nodes))]
     while waiting and waiting[0][0] < longest_s:
         now_s, which = heapq.heappop(waiting)
@@ -184,7 +184,7 @@ def gossip(
 
 
 def strategies() -> Iterator[tuple[str, int | AnyPeers]]:
-    """Yield the paper's strategies by name: iterations between all-reduces, or whom to send to."""
+    """Yield the paper's strategies by name: iterations between all-reduces, or peers of gossip."""
     for every in (1, 2, 4, 8):
         yield f"all-reduce-{every}", every
     yield "gossip-random", RandomPeers(share=0.5)

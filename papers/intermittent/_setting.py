@@ -1,8 +1,8 @@
 """The networks, the task, and a run of it with one period.
 
-A perceptron of 2,410 parameters stands for a model 10,000 times as large: rates are a 10,000th of
-the network's where rates count, so transfers take that model's time, and gradients, drift and
-convergence are the perceptron's. Where latencies of seconds count, rates stay.
+A perceptron of 2,410 parameters stands for a model 10,000 times as large. Where rates matter, they
+are a 10,000th of the network's, so that transfers take the large model's time. Gradients, drift and
+convergence are the perceptron's. Where latencies of seconds matter, rates are the network's.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _MANY = 100_000  # averages, more than there is time for
 
 
 def periods() -> dict[str, AnyPeriod]:
-    """Return what is compared, by name."""
+    """Return the periods that are compared, by name."""
     return {**{f"k = {k}": Every(steps=k) for k in FIXED}, "adaptive": Adaptive()}
 
 
 def slowed(overlay: Overlay, factor: float) -> Overlay:
-    """Return the overlay with links and ports so many times slower."""
+    """Return the overlay with links and ports `factor` times slower."""
     sites = tuple(
         replace(
             site,
@@ -57,7 +57,7 @@ def slowed(overlay: Overlay, factor: float) -> Overlay:
 
 
 def changing(overlay: Overlay, at_s: float, factor: float) -> Overlay:
-    """Return the overlay whose links become so many times faster at a moment."""
+    """Return the overlay with links that become `factor` times faster at a moment."""
     links = tuple(
         replace(link, trace=Trace((0.0, at_s), (link.rate_bps, factor * link.rate_bps)))
         for link in overlay.links
@@ -66,7 +66,7 @@ def changing(overlay: Overlay, at_s: float, factor: float) -> Overlay:
 
 
 def edge(sites: int, up_bps: float, down_bps: float, latency_s: float) -> Overlay:
-    """Return sites behind asymmetric accesses, all of which reach each other."""
+    """Return sites with asymmetric access links, all of which reach each other."""
     names = tuple(Site(f"home{k}", uplink_bps=up_bps, downlink_bps=down_bps) for k in range(sites))
     links = tuple(
         Link(a, b, down_bps, latency_s) for a in range(sites) for b in range(sites) if a != b
@@ -85,12 +85,12 @@ def _intermittent(sites: int) -> Callable[[int], Overlay]:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Where sites train.
+    """A network in which sites train.
 
     Args:
-        what: it is.
+        what: its description.
         draw: makes it, from a seed.
-        step_s: what a local step takes, on the mean.
+        step_s: mean time of a local step.
         route: how sites average.
         most_s: when a run ends without the target.
     """
@@ -150,7 +150,7 @@ NETWORKS: Mapping[str, Network] = {
         most_s=12_000.0,
     ),
 }
-"""Networks that stay as they are."""
+"""Networks that do not change."""
 
 CHANGING: Mapping[str, Network] = {
     "aws-8, faster": Network(
@@ -177,13 +177,13 @@ def trial(
     """Return a run to the target.
 
     Args:
-        lab: where it runs; quick runs end early.
+        lab: runs it; quick runs end early.
         name: of the network.
-        period: by its name in :func:`periods`.
+        period: its name in :func:`periods`.
         rate: learning rate.
         seed: of the network, the data's split, the model, the batches and the jitter.
         most_s: when it ends without the target.
-        labels: what else sets it apart.
+        labels: further labels of the run.
     """
     network = {**NETWORKS, **CHANGING}[name]
     overlay = network.draw(seed)

@@ -1,4 +1,4 @@
-"""How long to a target: periods that are fixed, and the one that adapts."""
+"""Time to a target with fixed periods, and with the adaptive one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Malik, Qi and Dalla, Tables I and II, and figures 1 to 4: six strategies on 3 and 9 nodes.
 
-The paper's strategies as it has them (:mod:`._literal`), and beside them ours on the same network:
-the same latencies, in the simulated world, over our data plane.
+The paper's strategies run literally (:mod:`._literal`). Beside them, ours run on the same network
+with the same latencies, in the simulated world, over our data plane.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ SEEDS = 10
 LEARNING_RATE = 0.2
 BATCHES = 90  # of a shard; the paper has 30
 LOOK_SAMPLES = {3: 1000, 9: 500}
-UNTIL: ReachedBy = "all"  # of the sites are at the target: a run's end
-# What an iteration takes, by nodes: what the paper's All-Reduce-1 and -2 say of it together, if
-# they take equally many iterations and a cycle its largest latency on average.
+UNTIL: ReachedBy = "all"  # a run ends when all sites are at the target
+# Seconds of an iteration, by nodes. They follow from the paper's All-Reduce-1 and -2 together, if
+# both take equally many iterations and a cycle takes its largest latency on average.
 STEP_S = {3: 1.7, 9: 4.6}
 LONGEST_S = {3: 400.0, 9: 1200.0}
 LOOK_EVERY = {3: 1, 9: 3}
@@ -146,7 +146,7 @@ def _trial(lab: Lab, nodes: int, name: str, seed: int) -> Trial:
 
 
 def _literal(job: tuple[str, int], nodes: int, task: Train, data_dir: Path | None) -> Literal:
-    """Make one run of the paper's."""
+    """Run one of the paper's strategies with one seed."""
     import torch
 
     from anabranch.train.optimisers import Sgd
@@ -178,7 +178,7 @@ def _literal(job: tuple[str, int], nodes: int, task: Train, data_dir: Path | Non
 
 
 def _told(found: Sequence[float | None]) -> str:
-    """Return seconds to the target over the seeds, for people."""
+    """Return seconds to the target over the seeds, as text."""
     reached = [each for each in found if each is not None]
     if not reached:
         return f"never, {len(found)} seeds"
@@ -187,7 +187,7 @@ def _told(found: Sequence[float | None]) -> str:
 
 
 def _middle(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
-    """Return the median curve: at moments all along, of what was last seen with each seed."""
+    """Return the median curve: at even moments, the median of each seed's latest accuracy."""
     ends_s = [curve[-1][0] for curve in curves if curve]
     if not ends_s:
         return []
@@ -257,7 +257,7 @@ def _make(lab: Lab, nodes: int) -> Result:
 
 
 def _at_s(outcome: Outcome, rule: str) -> float | None:
-    """Return when the target was reached by a rule, which are one if all have the same model."""
+    """Return when the target was reached by a rule; if all sites share one model, rules agree."""
     return outcome.reached_by.get(rule, outcome.reached_s)
 
 
@@ -270,7 +270,7 @@ def _megabytes(outcomes: Sequence[Outcome]) -> str:
 def _verdicts(
     nodes: int, literal: Mapping[tuple[str, int], Literal], seeds: Sequence[int]
 ) -> list[str]:
-    """Return how often each of the paper's strategies is the first of a seed, in words."""
+    """Return how often each of the paper's strategies is the first of a seed, as text."""
     wins: dict[str, int] = {}
     for seed in seeds:
         found = {

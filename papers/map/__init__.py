@@ -1,1 +1,1 @@
-"""Who wins where: the papers' schemes and ours, on real networks and uneven fleets."""
+"""Which scheme wins where: the papers' schemes and ours, on real networks and uneven fleets."""

@@ -1,9 +1,9 @@
-"""What the cells of the map have in common: networks, fleets, the task, the schemes.
+"""The common setting of the map's cells: networks, fleets, the task, the schemes.
 
-LeNet-5 stands for a model 400 times as large (24.7 million parameters, about ResNet-50's): rates
-are a 400th of the network's, so transfers take that model's time, and gradients, staleness and
-convergence are LeNet-5's. On ``aws-8`` a model then goes to the server and back in about the time
-that a site of mean speed computes a batch, so that network and computing both matter.
+LeNet-5 stands for a model 400 times as large (24.7 million parameters, about ResNet-50's). Rates
+are a 400th of the network's, so that transfers take the large model's time. Gradients, staleness
+and convergence are LeNet-5's. On ``aws-8`` a model then travels to the server and back in about the
+time that a site of mean speed computes a batch, so that network and computing both matter.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from anabranch_lab.tasks.sampling import Resampled
 from papers._lab import Lab, Label, Trial
 
 NETWORKS: Mapping[str, str] = {"aws-8": "us-west-1", "internet2-9": "dc4"}
-"""The networks, and the site of each that serves and computes nothing: fastest ways lead there."""
+"""The networks, and the site of each that serves and computes nothing: it has the fastest paths."""
 
 GINIS = (0.3, 0.6)
 SMALLER = 400
@@ -44,7 +44,7 @@ _JITTER = Lognormal(cv=0.05)
 _BY_DATA = DataSize()
 
 Route = Callable[[str, tuple[str, ...]], AnyPlanner]
-"""From the server and all sites."""
+"""Makes a route from the server's name and all sites' names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ class Scheme:
     """How sites synchronise.
 
     Args:
-        route: see there.
+        route: see `Route`.
         pace, merge: see :class:`anabranch_lab.run.scenario.Scenario`.
-        tuned: whether faster workers take larger batches.
-        paper: what its paper claims, where there is one.
+        tuned: whether faster workers use larger batches.
+        paper: its paper's claim; empty for schemes without a paper.
     """
 
     route: Route
@@ -66,7 +66,7 @@ class Scheme:
 
 
 def _forest(alike: bool, within: Packed | None) -> Route:
-    """Return a forest; ``alike`` where batches are tuned, so that all compute for as long."""
+    """Return a forest; ``alike`` where tuned batches make all workers compute equally long."""
 
     def route(server: str, sites: tuple[str, ...]) -> AnyPlanner:
         times = {site: COMPUTE_S for site in sites if site != server}
@@ -112,7 +112,7 @@ SCHEMES: Mapping[str, Scheme] = {
     "packed, BSP, tuned": Scheme(_packed, Bsp(), tuned=True),
     "asynchronous PS": Scheme(_one_tree, Asp()),
 }
-"""What is compared with our best forest. Literal where a paper's; all weigh by data size."""
+"""Schemes beside our best forest. A paper's scheme is literal; all weigh by data size."""
 
 FORESTS: Mapping[str, Scheme] = {
     "asp": Scheme(_forest(False, None), Asp()),
@@ -120,21 +120,21 @@ FORESTS: Mapping[str, Scheme] = {
     "asp, packed": Scheme(_forest(False, Packed()), Asp()),
     "asp, tuned, packed": Scheme(_forest(True, Packed()), Asp(), tuned=True),
 }
-"""Of which our forest is the best: found with the local search, no weight for staleness and
-fairness, one tree in each group or packed ones."""
+"""Candidates; our forest is the best of them. All use the local search, without weights for
+staleness and fairness, and one tree in each group or packed trees."""
 
 
 @cache
 def place(name: str, gini: float, seed: int) -> tuple[Overlay, Compute]:
     """Return a network, slowed down, and its fleet.
 
-    The fastest worker comes first: it is the one that looks at a served model, after each of its
-    own updates, so that looks are close together whatever the pace.
+    The fastest worker comes first. The first worker evaluates a served model, after each of its own
+    updates. So evaluations are close together under any pace.
 
     Args:
         name: of the network.
         gini: of the workers' speeds, exactly.
-        seed: of who has which.
+        seed: of the assignment of speeds to workers.
     """
     whole, server, mean = overlays.load(name), NETWORKS[name], BATCH / COMPUTE_S
     workers = [site.name for site in whole.sites if site.name != server]
@@ -164,14 +164,15 @@ def trial(
     """Return a run to the target.
 
     Args:
-        lab: where it runs; quick runs train a perceptron on digits that come with scikit-learn.
-        how: sites synchronise.
+        lab: runs it; quick runs train a perceptron on digits that come with scikit-learn.
+        how: the scheme.
         name, gini: see :func:`place`.
-        rate: the learning rate of a usual batch. The slowest worker's tuned batch is smaller in
-            proportion to its speed, so that all together take as many samples, and its rate too.
+        rate: the learning rate of a usual batch. With tuned batches, the slowest worker's batch is
+            smaller in proportion to its speed, so that all workers together use as many samples.
+            The rate is smaller in the same proportion.
         seed: of the fleet, the data's split, the model and the jitter.
         most_s: when it ends without the target.
-        labels: what else sets it apart.
+        labels: further labels of the run.
     """
     overlay, compute = place(name, gini, seed)
     server = NETWORKS[name]

@@ -1,4 +1,4 @@
-"""A cell of the map: on one network and with one fleet, who reaches the target first."""
+"""A cell of the map: which scheme reaches the target first on one network with one fleet."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _to_target(runs: Sequence[Outcome]) -> str:
 
 
 def _beside_best_rival(each: str, order: Sequence[str], runs: Runs) -> Row:
-    """Return a scheme's times over those of the best other one, seed by seed."""
+    """Return a scheme's times over those of the best other scheme, seed by seed."""
     rival = next(other for other in order if other != each)
     ratios, wins, losses = [], 0, 0
     for ours, theirs in zip(runs[each], runs[rival], strict=True):
@@ -159,7 +159,7 @@ def _beside_best_rival(each: str, order: Sequence[str], runs: Runs) -> Row:
 
 
 def sign_test(wins: int, losses: int) -> float:
-    """Return the two-sided p of so many wins and losses if either is as likely.
+    """Return the two-sided p of these wins and losses if both are equally likely.
 
     >>> sign_test(8, 0)
     0.0078125
@@ -170,7 +170,7 @@ def sign_test(wins: int, losses: int) -> float:
 
 
 def _first(each: str, runs: Runs) -> str:
-    """Return in how many seeds a scheme was the soonest, or as soon as the soonest."""
+    """Return in how many seeds a scheme was the soonest, ties included."""
     count = 0
     for at, run in enumerate(runs[each]):
         soonest_s = min(_seconds(other[at]) for other in runs.values())
@@ -179,7 +179,7 @@ def _first(each: str, runs: Runs) -> str:
 
 
 def _parts(runs: Sequence[Outcome]) -> str:
-    """Return what times to the target are made of: how many updates, how long each, spent how."""
+    """Return the parts of times to the target: number of updates, time of each, and its phases."""
     told = []
     reached = [(r.reached_s, r.reached_updates) for r in runs if r.reached_s and r.reached_updates]
     if reached:
@@ -211,7 +211,7 @@ def _parts(runs: Sequence[Outcome]) -> str:
 
 
 def _trees(trials: Sequence[Trial]) -> str:
-    """Return how many trees the forests of runs have; nothing for other routes."""
+    """Return how many trees the forests of runs have; an empty text for other routes."""
     counts = [len(first_plan(trial.scenario, trial.overlay).groups) for trial in trials]
     return f"trees: {spread(counts, '.3g')}" if any(counts) else ""
 

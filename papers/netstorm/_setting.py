@@ -1,16 +1,17 @@
-"""What the experiments have in common: the network, the model, the systems that are compared.
+"""The common setting of the experiments: the network, the model, the compared systems.
 
-The network is the paper's Fig. 12, and AlexNet's 61 M parameters are exchanged. *Static*: the rates
-stay as in the overlay file. *Dynamic*: from them on, every rate is drawn again each 180 s, and a
-system makes as many rounds as it can in a given time; several such networks are drawn, because one
-is luck. Computing is left out: of AlexNet with 32 samples it is a fraction of a second.
+The network is the paper's Fig. 12, and sites exchange AlexNet's 61 M parameters. *Static*: the
+rates are those of the overlay file. *Dynamic*: the run begins with these, and every rate is drawn
+again each 180 s. A system makes as many rounds as it can in a given time. Several such networks are
+drawn, because one may be luck. Computing is left out: for AlexNet with 32 samples it is a fraction
+of a second.
 
 Emulated and quick, the model, its chunks, the time between draws and between looks at plans are a
-tenth of that, so that rounds mostly keep their proportions. Latencies stay as they are, and so do
-the times that measuring takes.
+tenth of that, so that rounds mostly keep their proportions. Latencies do not change, and neither do
+the times that measurements take.
 
 A chunk has at most 1 M elements, as in the paper. On packed trees, which are ours, it has 256 k:
-they gain from small chunks, and hardly from yet smaller ones, which take longer to simulate.
+they gain from small chunks, and hardly from even smaller ones, which take longer to simulate.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ PAPERS_AWARENESS = Passive(
     update_rate=0.0,
     least_gain="none",
 )
-"""As in the paper's Table II, with eq. 14, Algorithm 2's rates and each new plan taken (VIII-B).
+"""As in the paper's Table II, with eq. 14, Algorithm 2's rates and each new plan adopted (VIII-B).
 
-Its authors' PROBE_CHUNK_SIZE of 2 million counts bytes; what is believed at first it does not say.
+The authors' PROBE_CHUNK_SIZE of 2 million counts bytes. The paper does not state the initial rates.
 """
 
 LOW_BPS, HIGH_BPS = 20e6, 155e6
@@ -54,7 +55,7 @@ REDRAW_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """What is compared: an answer to where aggregates travel, and how that follows the network.
+    """A compared system: its routes, and how they follow the network.
 
     Args:
         name: for labels.
@@ -69,7 +70,7 @@ class System:
 
 
 def in_chunks_of(system: System, elements: int) -> System:
-    """Return a system with other chunks; the paper's estimator measures those of half the size."""
+    """Return a system with other chunks; the paper's estimator then probes half that size."""
     awareness = system.awareness
     if isinstance(awareness, Passive) and awareness.estimator == "chunk-mean":
         awareness = msgspec.structs.replace(awareness, probe_chunk_elements=elements // 2)
@@ -80,7 +81,7 @@ MXNET = System("star", Star())
 MLNET = System("balanced tree", Balanced())
 TSENGINE = System("spanning tree", Spanning())
 
-# As the paper has them; examples/scenarios/netstorm-*.toml spell the same, with the equations.
+# As in the paper; examples/scenarios/netstorm-*.toml spell the same, with the equations.
 LITE = System("lite", Fapt(shares="first"))
 STD = replace(LITE, name="std", awareness=PAPERS_AWARENESS)
 PRO = replace(STD, name="pro", auxiliary=Auxiliary(search="algorithm-3", when_full="primary"))
@@ -94,7 +95,7 @@ def measuring(system: System, name: str, **changed: object) -> System:
     )
 
 
-# One of our choices after the other in place of the paper's, up to all of them.
+# These replace the paper's choices by ours, one after the other, up to all of them.
 STD_TOLD = measuring(STD, "std, told the first rates", start="overlay")
 STD_FORECAST = measuring(STD_TOLD, "std, told, forecasts", belief="forecast")
 STD_GATED = measuring(STD_FORECAST, "std, told, forecasts, plan gate", least_gain=0.0)
@@ -104,8 +105,8 @@ PRO_DISJOINT = replace(
 )
 PRO_WAITING = replace(PRO, name="pro, disjoint paths, chunks wait", auxiliary=Auxiliary())
 OUR_PRO = replace(OUR_STD, name="pro, ours", auxiliary=Auxiliary())
-# Not with the paper's estimator, which takes the latency for a part of each chunk's transfer, and
-# that part grows as chunks get smaller.
+# Not with the paper's estimator: it counts the latency as part of each chunk's transfer, and that
+# part grows as chunks get smaller.
 OUR_STD_256_KB = replace(OUR_STD, name="std, ours, 256 kB", chunk_elements=1 << 16)
 OUR_PRO_256_KB = replace(
     OUR_STD_256_KB,
@@ -114,12 +115,12 @@ OUR_PRO_256_KB = replace(
 )
 PACKED = System("packed trees", Packed(), awareness=Passive(), chunk_elements=1 << 18)
 
-# Nothing is ever measured, so that the plan stays that of equal rates.
+# It never measures a rate, so that the plan stays that of equal rates.
 UNMEASURED = measuring(STD, "std that measures nothing", probe_chunks=1_000_000)
 
 
 def following(system: System, like: System = STD) -> System:
-    """Return a system that plans again as the network changes, by the awareness of another."""
+    """Return a system that plans again as the network changes, with another's awareness."""
     return replace(
         system, name=f"{system.name}, adaptive like {like.name}", awareness=like.awareness
     )
@@ -145,12 +146,12 @@ def reference() -> Overlay:
 
 
 def smaller(lab: Lab) -> int:
-    """Return by how much the model, its chunks, and times between changes and looks are smaller."""
+    """Return the divisor of the model, its chunks, and times between changes and looks."""
     return 10 if lab.emulate and lab.quick else 1
 
 
 def at_scale(system: System, by: int) -> System:
-    """Return a system with chunks, and pauses between looks at plans, so many times smaller."""
+    """Return a system with chunks, and pauses between looks at plans, `by` times smaller."""
     if by == 1:
         return system
     system = in_chunks_of(system, system.chunk_elements // by)
@@ -169,7 +170,7 @@ def draws(lab: Lab) -> tuple[int, ...]:
 def window_s(lab: Lab) -> float:
     """Return how long each system runs on a dynamic network, seconds.
 
-    Emulation takes that long in truth, and so gets less.
+    Emulation takes real time, and so it gets less.
     """
     if lab.emulate:
         return redraw_s(lab) * (3 if lab.quick else 5)
@@ -177,7 +178,7 @@ def window_s(lab: Lab) -> float:
 
 
 def redraw_s(lab: Lab) -> float:
-    """Return how long rates of a dynamic network stay, seconds."""
+    """Return how long rates of a dynamic network last, seconds."""
     return REDRAW_S / smaller(lab)
 
 
@@ -197,7 +198,7 @@ def dynamic(seed: int, period_s: float = REDRAW_S) -> Overlay:
 
 @lru_cache(maxsize=64)
 def drawn(number: int, seed: int) -> tuple[Overlay, ...]:
-    """Return static networks of the same shape, each with rates of its own."""
+    """Return static networks of the same shape, each with other rates."""
     moments = redraw(
         reference(),
         period_s=1.0,
@@ -235,13 +236,13 @@ def trial(
         auxiliary=system.auxiliary,
         chunk_elements=system.chunk_elements,
         seed=lab.seed,
-        sample_every_s=60.0,  # nobody looks at what links carried
+        sample_every_s=60.0,  # these experiments do not use the links' records
     )
     return Trial({**labels, "system": system.name}, scenario, overlay)
 
 
 def static_trials(lab: Lab, systems: Iterable[System], **labels: Label) -> list[Trial]:
-    """Return a run of some rounds of each system on the network at its first draw."""
+    """Return a run of several rounds of each system on the network at its first draw."""
     stop = Stop(rounds=3 if lab.quick or lab.emulate else 10)
     about = {**labels, "network": "static"}
     return [trial(lab, system, reference(), stop, about) for system in systems]
@@ -282,10 +283,10 @@ def chosen(outcomes: Sequence[Outcome], **labels: Label) -> list[Outcome]:
 
 
 def ranked(found: Sequence[Outcome]) -> dict[str, list[Outcome]]:
-    """Return a system's runs at the roots where its rounds are shortest, middling and longest.
+    """Return a system's runs at the roots where its rounds are shortest, median and longest.
 
     Args:
-        found: its runs, labelled with their ``root``; at each, on the same networks.
+        found: its runs, labelled with their ``root``; each root has the same networks.
     """
     by_root = [chosen(found, root=root) for root in {each.labels["root"] for each in found}]
     by_root.sort(key=seconds)
@@ -294,11 +295,11 @@ def ranked(found: Sequence[Outcome]) -> dict[str, list[Outcome]]:
 
 
 def ratio(slow: Sequence[Outcome], fast: Sequence[Outcome], write: Callable[[float], str]) -> str:
-    """Write how many rounds some runs make while others make one; of several draws, least to most.
+    """Return the speed-up of some runs over others as text; of several draws, least to most.
 
     Args:
-        slow, fast: runs on the same networks, labelled with their ``draw`` where it is one of some.
-        write: how a ratio is written.
+        slow, fast: runs on the same networks, labelled with their ``draw`` if there are several.
+        write: formats a ratio.
     """
     numbers = {each.labels["draw"] for each in slow if "draw" in each.labels}
     by_draw = sorted(
@@ -310,7 +311,7 @@ def ratio(slow: Sequence[Outcome], fast: Sequence[Outcome], write: Callable[[flo
 
 
 def over(slow: Sequence[Outcome], fast: Sequence[Outcome]) -> str:
-    """Write the speed-up of some runs over others, and the seconds of their rounds."""
+    """Return the speed-up of some runs over others, and the seconds of their rounds, as text."""
     return f"{ratio(slow, fast, times)} ({seconds(fast):.1f} s)"
 
 
@@ -319,12 +320,12 @@ def by_rank(
     fast: Mapping[str, Sequence[Outcome]],
     write: Callable[[float], str],
 ) -> str:
-    """Write ratios, as :func:`ratio` does, for each rank of :func:`ranked`."""
+    """Return ratios, as :func:`ratio` does, for each rank of :func:`ranked`."""
     return "; ".join(f"{rank} {ratio(slow[rank], fast[rank], write)}" for rank in slow)
 
 
 def times(ratio: float) -> str:
-    """Write a speed-up.
+    """Return a speed-up as text.
 
     >>> times(3.684)
     '3.7x'
@@ -333,7 +334,7 @@ def times(ratio: float) -> str:
 
 
 def gain(ratio: float) -> str:
-    """Write a speed-up as what it adds.
+    """Return a speed-up as a gain in percent.
 
     >>> gain(1.7), gain(0.96)
     ('+70 %', '-4 %')
@@ -342,7 +343,7 @@ def gain(ratio: float) -> str:
 
 
 def dynamics_note(lab: Lab) -> str:
-    """Say how the dynamic figures were made."""
+    """Return a note on how the dynamic values were made."""
     by = smaller(lab)
     small = f" Chunks are {1 / by:g} of what rows say." if by > 1 else ""
     return (
@@ -354,5 +355,5 @@ def dynamics_note(lab: Lab) -> str:
 
 
 def listed(values: Iterable[object]) -> str:
-    """Write values one after the other."""
+    """Return values, separated by commas."""
     return ", ".join(map(str, values))

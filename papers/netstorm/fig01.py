@@ -1,9 +1,9 @@
 """NetStorm, Fig. 1f: the delay of a star, a balanced tree, a spanning tree and FAPT.
 
-The figure's overlay of 14 sites is drawn only; of its four trees the text gives the delays of one,
-the balanced one. They are put together again by eq. 2, and the four trees are compared on random
-overlays of 14 sites: by eq. 2, which counts no chunk that waits for another one on a link, and
-simulated, with the model as one chunk, as eq. 2 has it.
+The paper only draws the figure's overlay of 14 sites. The text gives the delays of one of its four
+trees, the balanced one. This script adds these up again by eq. 2. It compares the four trees on
+random overlays of 14 sites in two ways. By eq. 2, no chunk waits for another on a link. In
+simulation the model is one chunk, as in eq. 2.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _SITES = 14
 _FAPT = System("FAPT", Fapt(roots=1))
 _RANKS = ("best", "median", "worst")
 _TREES = (MXNET, MLNET, TSENGINE, _FAPT)
-# Fig. 1c as the text of III-A has it: who sends to whom, and units of time for a unit of data. Of a
-# subtree it gives the delay alone, which here all links into its first site have.
+# Fig. 1c by the text of III-A: the senders to each site, and units of time for a unit of data. For
+# a subtree the text gives only the delay; here all links into its first site have that delay.
 _INTO_ROOT = {2: 24, 3: 15, 4: 18, 5: 50}
 _SUBTREES = {2: ({6, 7, 8}, 24), 3: ({9, 14}, 20), 4: ({10, 11, 13}, 23), 5: ({12}, 7)}
 
@@ -59,7 +59,7 @@ def _networks(lab: Lab, count: int) -> list[Overlay]:
 
 
 def _ranks(system: System, overlay: Overlay) -> Mapping[str, float]:
-    """Return the delay by eq. 2 at the root where it is least, middling and most, s/bit."""
+    """Return the least, median and largest delay over all roots, by eq. 2, s/bit."""
     found = []
     for site in overlay.sites:
         plan = setting.rooted(system, site.name).route.plan(overlay)

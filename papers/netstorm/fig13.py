@@ -1,9 +1,9 @@
 """NetStorm, Fig. 13: the whole system against MXNET, MLNET and TSEngine, each at every root.
 
-The paper's figure is of training time with evaluation, which we leave out. Which site is the root
-of a baseline's tree it does not say, so each is tried at all nine. Beside our star this also makes
-worse ones, a step at a time: one whose model goes up whole before it comes down, and one over
-connections that packet loss holds back.
+The paper's figure is of training time with evaluation, which we leave out. The paper does not say
+which site is the root of a baseline's tree, so this script tries all nine. Beside our star it also
+makes worse stars, a step at a time. One sends the model up whole before it comes down. One has
+connections that packet loss slows.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ def one_connection_each(overlay: Overlay) -> Overlay:
 
 
 def hub_and_spokes(overlay: Overlay, hub: int) -> Overlay:
-    """Return the overlay that a star sees whose every site has one connection to the hub.
+    """Return the overlay of a star in which every site has one connection to the hub.
 
-    A connection runs from end to end over the fastest path; along it latencies add up, and so do
-    losses, nearly. What connections take from each other on a link they share is left out, which
-    flatters the star.
+    A connection runs from end to end over the fastest path. Along the path latencies add up, and
+    losses combine. Connections that share a link do not slow each other here, which flatters the
+    star.
     """
     star = plans.star(overlay, hub=hub)
     links = []
@@ -101,7 +101,7 @@ def hub_and_spokes(overlay: Overlay, hub: int) -> Overlay:
 
 
 def _at_roots(lab: Lab) -> list[Trial]:
-    """Return each baseline at each root, and static stars that are worse still."""
+    """Return each baseline at each root, and worse static stars."""
     overlay = setting.reference()
     trials = []
     for root in setting.roots(lab):
@@ -120,7 +120,7 @@ def _trial(lab: Lab, system: System, overlay: Overlay, over: str, root: str) -> 
 
 
 def _draws(lab: Lab) -> list[Trial]:
-    """Return star and multi-root trees on static networks with rates of their own."""
+    """Return star and multi-root trees on static networks with other rates."""
     networks = setting.drawn(3 if lab.quick else 20, lab.seed)
     return [
         setting.trial(lab, system, overlay, _ROUNDS, {"network": "static draw", "draw": number})

@@ -1,8 +1,8 @@
 """NetStorm, Fig. 14: trees with one root, each at every root; chunks, and symmetric links.
 
-The paper does not say which site is the root. A balanced tree does not look at links, so that its
-root matters most: see the rows where FAPT is at the root that Algorithm 1 chooses, and the other
-tree at any.
+The paper does not say which site is the root. A balanced tree ignores the links' rates, so its root
+matters most. See the rows with FAPT at the root that Algorithm 1 chooses, and the other tree at any
+root.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def symmetric(overlay: Overlay) -> Overlay:
 
 
 def drawn_once(overlay: Overlay) -> Overlay:
-    """Return a changing overlay with the rates drawn for one way of each link on both.
+    """Return a changing overlay in which both directions of a link have the rates of one.
 
-    So links are as uneven as before; means of two draws would be less so.
+    So links are as uneven as before; means of two draws would be less uneven.
     """
     traces: dict[frozenset[int], Trace] = {}
     links = []
@@ -79,12 +79,12 @@ def drawn_once(overlay: Overlay) -> Overlay:
 
 
 def _roots(lab: Lab) -> tuple[str, ...]:
-    """Return where one-root systems are tried, beside the root that each chooses."""
+    """Return the roots at which one-root systems are tried, beside the root that each chooses."""
     return () if lab.emulate else setting.roots(lab)
 
 
 def _at_roots(lab: Lab, systems: Iterable[System]) -> list[tuple[str, System]]:
-    """Return systems at each root, and at the one that they choose, with that root."""
+    """Return systems at each root, and at the root that they choose, each with its root."""
     return [
         (root, system if root == _CHOSEN else setting.rooted(system, root))
         for system in systems
@@ -93,7 +93,7 @@ def _at_roots(lab: Lab, systems: Iterable[System]) -> list[tuple[str, System]]:
 
 
 def _static_cases(lab: Lab) -> dict[str, list[Trial]]:
-    """Return the four trees on static networks, by what is other than in the first case."""
+    """Return the four trees on static networks, by case; later cases vary the first one."""
 
     def trials(case: str, overlay: Overlay, elements: int) -> list[Trial]:
         trees = [setting.in_chunks_of(tree, elements) for tree in _TREES]

@@ -1,6 +1,6 @@
 """NetStorm, Fig. 15: one to nine roots on a dynamic network, with auxiliary paths.
 
-As the paper has it, roots are chosen once, while nothing is known but which links there are.
+As in the paper, roots are chosen once, when only the set of links is known.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from papers.netstorm._setting import (
 
 
 def _complete(lab: Lab) -> list[Trial]:
-    """Return one root and nine where every pair is linked, planned for the rates as they are."""
+    """Return one root and nine on networks that link every pair, planned for the true rates."""
     return [
         setting.trial(
             lab,
@@ -46,7 +46,7 @@ def _complete(lab: Lab) -> list[Trial]:
 
 
 def with_roots(system: System, roots: int) -> System:
-    """Return a system of FAPT with so many roots."""
+    """Return a system of FAPT with `roots` roots."""
     assert isinstance(system.route, Fapt)
     return replace(system, route=msgspec.structs.replace(system.route, roots=roots))
 

@@ -1,4 +1,4 @@
-"""NetStorm, Fig. 16: seconds an iteration takes on a dynamic network, unaware and aware of it."""
+"""NetStorm, Fig. 16: seconds of an iteration on a dynamic network, without and with awareness."""
 
 from __future__ import annotations
 

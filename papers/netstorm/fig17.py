@@ -1,4 +1,4 @@
-"""NetStorm, Fig. 17: what auxiliary paths gain, over the two bounds that send chunks there."""
+"""NetStorm, Fig. 17: the gain of auxiliary paths, over the two bounds that send chunks there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from papers.netstorm._setting import (
 )
 
 _PAPER = "+30 % .. +65 %, best (2, 5)"
-_BOUNDS = (1, 2, 3, 4, 5)  # of either kind; the paper draws its own, which hold (2, 1) and (2, 5)
+_BOUNDS = (1, 2, 3, 4, 5)  # of either kind; the paper's, only drawn, include (2, 1) and (2, 5)
 _ENDS = ((2, 1), (2, 5))  # the paper's default, and its best
 
 
@@ -44,7 +44,7 @@ class _Case:
     grid: tuple[tuple[int, int], ...] = tuple(product(_BOUNDS, _BOUNDS))
 
     def pairs(self, lab: Lab) -> tuple[tuple[int, int], ...]:
-        """Return the pairs that a laboratory tries."""
+        """Return the pairs that a lab tries."""
         return _ENDS if lab.quick else self.grid
 
 

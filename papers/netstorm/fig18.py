@@ -1,4 +1,4 @@
-"""NetStorm, Fig. 18: one technique after the other, on a dynamic network."""
+"""NetStorm, Fig. 18: techniques added one after the other, on a dynamic network."""
 
 from __future__ import annotations
 

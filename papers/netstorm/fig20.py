@@ -23,7 +23,7 @@ from papers.netstorm._setting import (
 
 _M = 1_000_000
 _Sweep = Callable[[System], Mapping[str, System | None]]
-"""Makes of a system one for each value; None where a scenario is refused."""
+"""Returns a variant of a system for each value; None where the scenario is refused."""
 
 _CHUNK_ELEMENTS = (_M // 4, _M // 2, _M, 2 * _M, 4 * _M, 8 * _M, 16 * _M)
 _UPDATE_TIMES_S = (1.0, 5.0, 20.0, 60.0, 180.0)
@@ -40,7 +40,7 @@ def _chunk_sizes(system: System) -> Mapping[str, System | None]:
 
 
 def _of_awareness(field: str, values: Mapping[str, float]) -> _Sweep:
-    """Return what varies one field of the awareness, with how each value is written."""
+    """Return a sweep over one field of the awareness; `values` are by their text in rows."""
 
     def systems(system: System) -> Mapping[str, System | None]:
         assert isinstance(system.awareness, Passive)
@@ -88,7 +88,7 @@ _JOINT = ("UPDATE_TIME", "PROBE_CHUNK_SIZE", "PROBE_CHUNK_NUM")  # each beside C
 
 
 def _cases(lab: Lab) -> dict[str, Mapping[str, System | None]]:
-    """Return what is swept, as rows name it: by value, the system."""
+    """Return the sweeps by their names in rows; each has a system for each value."""
     found: dict[str, Mapping[str, System | None]] = {}
     for sweep, (systems, _, _) in _SWEEPS.items():
         found[sweep] = systems(PRO)
@@ -97,7 +97,7 @@ def _cases(lab: Lab) -> dict[str, Mapping[str, System | None]]:
     for sweep in _JOINT:
         systems = _SWEEPS[sweep][0]
         for elements in _CHUNK_ELEMENTS[1:-1:2] if lab.quick else _CHUNK_ELEMENTS[:-1]:
-            # All else, the probes too, is as in Table II, unless no chunk would be as large.
+            # All else is as in Table II. Probes scale with the chunks, unless they are swept.
             chunked = replace(PRO, chunk_elements=elements)
             if sweep != "PROBE_CHUNK_SIZE":
                 chunked = setting.in_chunks_of(PRO, elements)

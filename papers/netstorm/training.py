@@ -1,10 +1,10 @@
-"""What NetStorm's figures leave out: training itself, accuracy against time.
+"""Training, which NetStorm's figures leave out: accuracy against time.
 
 A convolutional net with a tenth of AlexNet's parameters learns Fashion-MNIST with Adam at the nine
-sites. Rates are the paper's, so rounds take a tenth of AlexNet's; so do chunks, the pauses between
-looks at plans, and the time between draws of a changing network. Simulated, a batch takes a
-hundredth of pro's rounds to compute, about the paper's part. Emulated, nine processes share the
-machine's cores, and it takes what it takes.
+sites. Rates are the paper's, so rounds take a tenth of the time of AlexNet's. Chunks, the pauses
+between looks at plans, and the time between draws of a changing network are a tenth too. Simulated,
+a batch takes a hundredth of pro's rounds to compute, about the paper's part. Emulated, nine
+processes share the machine's cores, and a batch takes its real time.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ def trial(lab: Lab, system: System, overlay: Overlay, network: str) -> Trial:
 
 
 def accuracy_at(run: Outcome, at_s: float) -> float | None:
-    """Return the accuracy that was last seen at a time; None before the first look."""
+    """Return the latest accuracy at a time; None before the first evaluation."""
     seen = [accuracy for when_s, accuracy in run.curve if when_s <= at_s]
     return seen[-1] if seen else None
 
 
 def reached_s(run: Outcome) -> float | None:
-    """Return when the target was first seen, seconds; None if it never was."""
+    """Return when an evaluation first reached the target, seconds; None: never."""
     return next((at_s for at_s, accuracy in run.curve if accuracy >= _TARGET), None)
 
 

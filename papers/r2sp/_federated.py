@@ -1,13 +1,14 @@
-"""What R²SP's federated figures (VI-B) have in common: 128 clients, one server, what is measured.
+"""The common setting of R²SP's federated figures (VI-B): 128 clients, one server, measurements.
 
-A client computes for as long as Table V leaves of Table IV's rounds under BSP, 100 local steps with
-jitter of 5 %, and then waits for the log-normal delay that the paper injects (0.22 s on average).
-BSP is Algorithm 2 with one group, as the paper says of it: so it has the same fraction C.
+A client computes 100 local steps with jitter of 5 %. They take the time that is left of Table IV's
+rounds under BSP without Table V's pushes and pulls. Then the client waits for the log-normal delay
+that the paper injects (0.22 s on average). BSP is Algorithm 2 with one group, as the paper
+describes it, so it has the same fraction C.
 
-**Three servers.** The paper's has a port of 10 Gbit/s, and clients less than 100 Mbit/s; its own
-times are far longer than that explains (Table II). So there are two more, whose program and not
-port is what is shared: one at the rates of Table II, and one at those of Table V, whose pulls take
-seven times as long as Table II's.
+**Three servers.** The paper's server has a port of 10 Gbit/s, and its clients have less than
+100 Mbit/s. The paper's times are far longer than these rates explain (Table II). So there are two
+more servers, whose program is the shared bottleneck, not their port. One has the rates of Table II,
+and one those of Table V, whose pulls take seven times as long as Table II's.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from papers.r2sp import _setting as setting
 
 CLIENTS, GROUPS, FRACTION, STEPS = 128, 8, 0.75, 100
 SERVER = "server"
-_SAMPLES = 32  # of a step; what it takes is given
+_SAMPLES = 32  # of a step, whose time is given
 _ROUNDS = 10
-_SETTLED = 3  # the first rounds of a client do not count: all begin at once
+_SETTLED = 3  # a client's first rounds do not count, since all clients begin at once
 _BIN_S = 0.1  # of the server's uplink
 DELAY = Lognormal(mu=-2.0, sigma=1.0)
 NOTE = (
@@ -48,11 +49,11 @@ NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model, and what the paper says of it: pairs of BSP and FL-R²SP.
+    """A model, and the paper's values for it: pairs of BSP and FL-R²SP.
 
     Args:
         name: the paper's.
-        elements: its parameters; of CNN and LSTM as Table II has them, where the paper is silent.
+        elements: its parameters; the paper does not state those of CNN and LSTM, see `table2`.
         round_s, push_s, pull_s: of Tables IV and V, seconds.
         converged_s: when training had converged, of Table IV, seconds.
     """
@@ -66,7 +67,7 @@ class Model:
 
     @property
     def compute_s(self) -> float:
-        """How long a client computes in a round, as BSP's row leaves it, without the delay."""
+        """How long a client computes in a round, by BSP's row, without the injected delay."""
         return round(self.round_s[0] - self.push_s[0] - self.pull_s[0], 6)
 
 
@@ -80,12 +81,12 @@ MODELS = (CNN, LSTM, RESNET20)
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What the server and its clients move at, bit/s.
+    """The rates of the server and its clients, bit/s.
 
     Args:
         name: for rows.
-        up_bps, down_bps: the server's, all clients together.
-        client_bps: of a client alone, each way.
+        up_bps, down_bps: of the server, for all clients together.
+        client_bps: of one client, each way.
     """
 
     name: str
@@ -94,9 +95,9 @@ class Server:
     client_bps: float
 
 
-_ALONE_BPS = 2 * 32 * RESNET20.elements / 0.13  # Table II: of one client with the server alone
+_ALONE_BPS = 2 * 32 * RESNET20.elements / 0.13  # Table II: one client has the server alone
 _TABLE_2_BPS = CLIENTS * 2 * 32 * RESNET20.elements / 1.98
-# Table V: all that Algorithm 2 lets pull at once do so in as long as one pulled on average.
+# Table V: the clients that Algorithm 2 lets pull at once all finish in one's average pull time.
 _TABLE_5_BPS = FRACTION * CLIENTS * 32 * RESNET20.elements / RESNET20.pull_s[0]
 PORT = Server("port of 10 Gbit/s", 10e9, 10e9, 100e6)
 PROGRAM_2 = Server("program as in Table II", _TABLE_2_BPS, _TABLE_2_BPS, _ALONE_BPS)
@@ -118,7 +119,7 @@ def fleet(server: Server, clients: int = CLIENTS) -> Overlay:
 
 
 def pace(groups: int) -> FlR2sp:
-    """Return Algorithm 2's pace; with one group, which has no turns to wait for, it is BSP."""
+    """Return Algorithm 2's pace; one group has no turns to wait for, so it is BSP."""
     return FlR2sp(groups=groups, fraction=FRACTION, relaxation=1.0 if groups > 1 else 0.0)
 
 
@@ -127,8 +128,8 @@ class Case:
     """A run.
 
     Args:
-        model, server: of which model, with which server.
-        under: when clients may go on.
+        model, server: the model and the server.
+        under: the pace.
         clients: how many.
         seed: of jitter and delays.
     """
@@ -140,7 +141,7 @@ class Case:
     seed: int = 0
 
     def scenario(self, rounds: int = _ROUNDS) -> Scenario:
-        """Return what is simulated."""
+        """Return the scenario to simulate."""
         samples = STEPS * _SAMPLES
         return Scenario(
             overlay=fleet(self.server, self.clients).name,
@@ -163,13 +164,13 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a run came to: means over clients and their rounds, seconds.
+    """The outcome of a run: means over clients and their rounds, seconds.
 
     Args:
         round_s: from one permission to the next.
         push_s, pull_s: of an update, and of the model.
         wait_s: for the aggregation.
-        gaps_s: between the moments at which groups went on.
+        gaps_s: between the moments at which groups got permission.
         peak_bps: of the server's uplink, over 0.1 s.
         phases: of some clients: (client, phase, from, to).
     """
@@ -214,9 +215,9 @@ def observe(case: Case, data_dir: Path | None = None) -> Seen:
 
 
 def _peak_bps(case: Case, whole: Sequence[Iteration]) -> float:
-    """Return the most that the server's uplink carried over 0.1 s, bit/s.
+    """Return the highest rate of the server's uplink over 0.1 s, bit/s.
 
-    A pull is taken to go evenly while it lasts, and the server no faster than it can.
+    A pull counts as even while it lasts, and the result is at most the server's rate.
     """
     carried: defaultdict[int, float] = defaultdict(float)
     for each in whole:
@@ -230,7 +231,7 @@ def _peak_bps(case: Case, whole: Sequence[Iteration]) -> float:
 
 
 def _phases(of_each: dict[int, list[Iteration]]) -> Iterator[tuple[int, str, float, float]]:
-    """Yield what some clients did in two of their rounds."""
+    """Yield the phases of some clients in two of their rounds."""
     for client in sorted(of_each)[:: max(1, len(of_each) // 32)]:
         for each in of_each[client][:2]:
             pulled_s = each.went_s + each.pull_s

@@ -1,9 +1,9 @@
-"""What R²SP's figures have in common: its clusters, its models, its paces.
+"""The common setting of R²SP's figures: its clusters, its models, its paces.
 
-Servers and workers on one switch, every port 10 Gbit/s. A worker computes a batch for as long as
-the paper's Table I leaves beside communication, with jitter of 5 % where not said otherwise. The
-paper's framework moved data at a fraction of its ports' rate (Table I: 9 s where 2.2 GB pass each
-port each way); ours does not, so communication is a smaller part here.
+Servers and workers are on one switch, every port 10 Gbit/s. A worker's time for a batch is Table
+I's iteration less its communication, with jitter of 5 % by default. The paper's framework moved
+data at a fraction of its ports' rate (Table I: 9 s where 2.2 GB pass each port each way). Ours
+fills the ports, so communication is a smaller part here.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ PACES: Mapping[str, AnyPace] = {"BSP": Bsp(), "ASP": Asp(), "SSP": Ssp(lead=5), 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model, and what the paper's Table I says of it.
+    """A model, and its values in the paper's Table I.
 
     Args:
         name: the paper's.
         elements: its parameters.
         iteration_s: of a batch, under BSP, seconds.
-        blocked_s: of it blocked by communication, seconds.
+        blocked_s: the part of it that communication blocked, seconds.
         batch: samples.
     """
 
@@ -61,12 +61,12 @@ class Model:
 
     @property
     def port_bytes(self) -> float:
-        """What passes a server's port in an iteration of Table I, each way."""
+        """Bytes that pass a server's port in an iteration of Table I, each way."""
         return 4 * self.elements * WORKERS_1 / SERVERS_1
 
     @property
     def goodput_bps(self) -> float:
-        """The rate at which that passed in the paper, one way after the other, bit/s."""
+        """The rate of these bytes in the paper, one direction after the other, bit/s."""
         return 2 * 8 * self.port_bytes / self.blocked_s
 
 
@@ -75,16 +75,16 @@ ALEXNET = Model("AlexNet", profiles.ALEXNET.elements, 3.39, 2.89)
 VGG16 = Model("VGG16", profiles.VGG_16.elements, 9.74, 9.04)
 INCEPTION = Model("Inception-v3", profiles.INCEPTION_V3.elements, 1.97, 1.27, batch=32)
 MODELS = (RESNET32, ALEXNET, VGG16, INCEPTION)
-LARGE = (ALEXNET, VGG16, INCEPTION)  # whose communication their size explains
+LARGE = (ALEXNET, VGG16, INCEPTION)  # their sizes explain their communication
 FITTED_BPS = geometric_mean(model.goodput_bps for model in LARGE)
 """One goodput for the paper's framework, bit/s: the geometric mean over its three large models."""
 
 
 def steady_s(outcomes: Iterable[Outcome], **labels: Label) -> float:
-    """Return how long an iteration took in the run with these labels once it went on evenly.
+    """Return the steady time of an iteration in the run with these labels, seconds.
 
-    Of all workers it is the mean, over their later half of iterations, seconds: the first has its
-    model there already, and pulls none.
+    It is the mean over all workers and the later half of their iterations. A worker's first
+    iteration differs: the worker has its model already, and pulls none.
     """
     (found,) = [each for each in outcomes if labels.items() <= each.labels.items()]
     return fmean(worker.iteration_s for worker in found.workers.values())
@@ -97,12 +97,12 @@ def cluster(
     servers: int = SERVERS,
     worker_bps: float | None = None,
 ) -> Overlay:
-    """Return a cluster, the paper's A if not said otherwise: servers first, links to every worker.
+    """Return a cluster, by default the paper's A: servers first, with links to every worker.
 
     Args:
         port_bps: of a port, each way, bit/s.
         workers, servers: how many; without servers workers have links to one another.
-        worker_bps: of a worker's port, if another.
+        worker_bps: of a worker's port; None: `port_bps`.
     """
     worker_bps = port_bps if worker_bps is None else worker_bps
     ports = [(f"server-{k}", port_bps) for k in range(1, servers + 1)]
@@ -111,7 +111,7 @@ def cluster(
     pairs = [(a, b) for a in range(servers) for b in range(servers, servers + workers)]
     if not servers:
         pairs = list(combinations(range(workers), 2))
-    link_bps = max(port_bps, worker_bps)  # ports hold it to less
+    link_bps = max(port_bps, worker_bps)  # the ports limit traffic further
     links = tuple(
         Link(*way, link_bps, latency_s=1e-4) for pair in pairs for way in (pair, pair[::-1])
     )
@@ -134,7 +134,7 @@ def trial(
 
 
 def all_reduced(model: Model, rounds: int, **labels: Label) -> Trial:
-    """Return a run of a model on the workers of cluster A alone, which all-reduce its gradients."""
+    """Return a run of a model on cluster A's workers alone, which all-reduce its gradients."""
     overlay = cluster(servers=0)
     scenario = Scenario(
         overlay=overlay.name,
@@ -157,7 +157,7 @@ def served(
     batch_size: int,
     load: AnyLoad = EQUAL,
 ) -> Scenario:
-    """Return a run on a cluster whose servers hold equal parts of a model."""
+    """Return a scenario on a cluster whose servers hold equal parts of a model."""
     servers = tuple(site.name for site in overlay.sites if site.name.startswith("server-"))
     each = -(-elements // len(servers))
     chunks = -(-each // CHUNK_ELEMENTS)

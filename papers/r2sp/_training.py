@@ -2,12 +2,12 @@
 
 The paper trains image models on CIFAR-10 and ImageNet, and transformers, with GPUs. Here a
 perceptron with one hidden layer learns 8 x 8 digits, which come with scikit-learn, or a small
-transformer a rule of tokens, over a network that is as many times slower as the model is smaller
-than the paper's: so computing, pushing and pulling take the times of the paper's model, and
-gradients, staleness and convergence are real, but another problem's.
+transformer learns a rule of tokens. If the model is n times smaller than the paper's, the network
+is n times slower. So computing, pushing and pulling take the times of the paper's model. Gradients,
+staleness and convergence are real, but those of another problem.
 
-Which learning rate suits depends on the pace: stale updates bear less. So each pace is given the
-one with which it is quickest, found on other seeds, beside the comparison at one rate for all.
+The best learning rate depends on the pace: stale updates need a lower one. So beside the comparison
+at one rate for all, each pace has the rate with which it is quickest, found on other seeds.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ _FALLEN = 0.2  # the paper's rule for AlexNet: the loss has fallen by 80 %
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """What is trained, in the place of the paper's model.
+    """A model and task that replace the paper's.
 
     Args:
-        what: in words.
+        what: their description.
         data, model, hidden, optimiser: see :class:`anabranch_lab.run.scenario.tasks.Train`.
         elements: the model's parameters.
-        classes: of an answer, all as likely before anything is learnt.
-        target: which part of held-out answers is to be right.
+        classes: of an answer, equally likely before training.
+        target: the share of held-out answers that must be right.
         rate: the learning rate for all.
-        first: with which tuning begins.
-        looked_at: held-out samples, of a look; None for all.
+        first: the learning rate with which tuning begins.
+        looked_at: held-out samples of an evaluation; None: all.
     """
 
     what: str
@@ -70,16 +70,16 @@ class Learner:
 
     @property
     def loss(self) -> float:
-        """Below which the loss has fallen by as much as the paper asks."""
+        """The bound below which the loss has fallen by as much as the paper asks."""
         return _FALLEN * math.log(self.classes)
 
     def note(self, quick: bool, batch: int = BATCH, tuned: bool = True) -> str:
-        """Return what was trained, and how figures are to be read.
+        """Return a note on the training, and on how to read the values.
 
         Args:
             quick: whether there was one seed, and no tuning.
             batch: samples of a batch where no row says otherwise.
-            tuned: whether rates were, unless it was quick.
+            tuned: whether rates were tuned, unless it was quick.
         """
         looked_at = "held-out samples"
         if self.looked_at is not None:
@@ -122,12 +122,12 @@ class Way:
     """How workers train.
 
     Args:
-        pace: under which.
+        pace: when they may proceed.
         load: equal batches or tuned ones.
         ahead: whether workers compute while their last update is on its way.
         batch: samples of a batch.
-        paper: what the paper says of it.
-        all_reduces: whether there are no servers: workers all-reduce along packed trees, under BSP.
+        paper: the paper's claim.
+        all_reduces: use no servers: workers all-reduce along packed trees, under BSP.
     """
 
     pace: AnyPace
@@ -140,15 +140,15 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where they train.
+    """The cluster in which workers train.
 
     Args:
-        elements: of the paper's model, whose times the small one's are.
+        elements: of the paper's model, whose times the small model takes.
         compute: how long batches take.
         port_bps: of servers and workers.
         workers, servers: how many.
-        learner: what they train.
-        looked_every: samples that a worker computes between two looks at the model.
+        learner: the model and task.
+        looked_every: samples that a worker computes between two evaluations of the model.
     """
 
     elements: int
@@ -160,10 +160,10 @@ class Cluster:
     looked_every: float = 0.5
 
     def overlay(self, all_reduces: bool = False) -> Overlay:
-        """Return the network, on which the small model takes as long to move as the paper's.
+        """Return the network, over which the small model takes the paper's transfer times.
 
         Args:
-            all_reduces: without the servers.
+            all_reduces: leave out the servers.
         """
         rate_bps = self.port_bps * self.learner.elements / self.elements
         return setting.cluster(rate_bps, self.workers, 0 if all_reduces else self.servers)
@@ -180,12 +180,12 @@ def trial(
     """Return a run that trains to the target.
 
     Args:
-        way: how.
-        cluster: where.
+        way: how workers train.
+        cluster: where they train.
         rate: the learning rate.
         seed: of data, model and jitter.
         limit_s: when it ends without the target, seconds.
-        labels: what else sets it apart.
+        labels: further labels of the run.
     """
     overlay, learner = cluster.overlay(way.all_reduces), cluster.learner
     servers = tuple(site.name for site in overlay.sites if site.name.startswith("server-"))
@@ -224,11 +224,11 @@ def trial(
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What ways came to on one cluster.
+    """The outcome of several ways on one cluster.
 
     Args:
-        rows: a row for each way.
-        outcomes: the runs, tuning's among them.
+        rows: of the comparison.
+        outcomes: the runs, including those of tuning.
     """
 
     rows: tuple[Row, ...]
@@ -238,14 +238,14 @@ class Compared:
 def compare(
     lab: Lab, what: str, cluster: Cluster, ways: Mapping[str, Way], beside: Sequence[str]
 ) -> Compared:
-    """Train in each way, with one learning rate for all and with each one's best.
+    """Train in each way, with one learning rate for all and with each way's best.
 
     Args:
-        lab: where.
-        what: the rows begin with this.
-        cluster: of all.
+        lab: runs the trials.
+        what: the beginning of each row's text.
+        cluster: of all runs.
         ways: by name.
-        beside: those that each is compared with.
+        beside: names of the ways that each is compared with.
     """
     seeds = range(lab.seed, lab.seed + (1 if lab.quick else SEEDS))
     tuning: list[Outcome] = []
@@ -296,14 +296,14 @@ def rows_of(
     beside: Mapping[str, Sequence[Outcome]],
     target: float,
 ) -> list[Row]:
-    """Return what runs came to, by the accuracy and by the loss, and beside others.
+    """Return the times of runs, by the accuracy and by the loss, and beside others.
 
     Args:
-        what: the rows begin with this.
-        paper: what the paper says of it.
-        rate: with which learning rate.
+        what: the beginning of each row's text.
+        paper: the paper's claim.
+        rate: the learning rate.
         runs: of all seeds.
-        beside: the runs of others, by name, with the same seeds.
+        beside: other ways' runs with the same seeds, by name.
         target: of the accuracy.
     """
     by_accuracy = _reached(runs)

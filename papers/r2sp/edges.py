@@ -1,13 +1,14 @@
 """Beyond the paper: edge aggregators, and other schemes, beside FL-R²SP.
 
-FL-R²SP has groups of a server's clients take turns. Groups can be chosen so that they keep its port
-evenly full (:class:`anabranch.pace.FlR2sp`, by load). Edge aggregators relieve it instead: they add
-up what their clients send, so that it meets one update of each edge, and sends each one model. They
-are a forest of given groups within one tree of all sites: each group's updates are added up where
-their ways meet, which is at their edge.
+In FL-R²SP, groups of a server's clients take turns. Groups can be chosen so that they keep the
+server's port evenly full (:class:`anabranch.pace.FlR2sp`, by load). Edge aggregators reduce the
+server's traffic instead. An edge adds up its clients' updates, so the server gets one update from
+each edge, and sends each edge one model. The edges are a forest of given groups within one tree of
+all sites. A group's updates are added up where their paths meet, which is at their edge.
 
-Clients train for real; links, the server's program and the edges' are as slow as Table V has the
-server for 128 clients, scaled so that our small model takes as long as ResNet20 did there.
+Clients train for real. The server's and the edges' programs, and the links, are as slow as the
+server of Table V for 128 clients. Rates are scaled so that our small model takes as long as
+ResNet20 does there.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ _STEPS, _BATCH, _RATE, _ROUNDS = 10, 16, 0.05, 40
 _TARGET = 0.75
 _LOOKED_AT = 1000  # samples
 _SAMPLES = 200  # of a client
-_LOOK_S = 5.0  # simulated; whose updates come how often has no part in it
+_LOOK_S = 5.0  # simulated time between evaluations, whatever the rates of updates
 _GROUP = 16  # of FL-R²SP, as in the paper
-_SPEEDS = 4  # groups of an edge's clients, where those that are about as fast are together
-EDGES: Mapping[int, int] = {16: 4, 128: 8, 1024: 32}  # of so many clients
+_SPEEDS = 4  # groups of an edge's clients by speed
+EDGES: Mapping[int, int] = {16: 4, 128: 8, 1024: 32}  # edges by the number of clients
 _MOST_OF_OTHERS = 128  # clients
 _FEW = 16  # clients, in quick runs
 FLEETS: Mapping[str, float] = {"clients alike": 0.0, "uneven clients": 0.3}  # Gini of their speeds
@@ -56,13 +57,14 @@ FLEETS: Mapping[str, float] = {"clients alike": 0.0, "uneven clients": 0.3}  # G
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """Who waits for whom, and what there is between clients and the server.
+    """A scheme: its pace, and the edges between clients and the server.
 
     Args:
         under: the pace.
         mixes: see :class:`anabranch_lab.run.scenario.Serve`.
         merge: what an update weighs.
-        groups_an_edge: in so many its clients add up what they send; 0 where there are no edges.
+        groups_an_edge: how many groups an edge's clients form, each of which adds up its updates;
+            0: no edges.
     """
 
     under: AnyPace
@@ -77,11 +79,11 @@ _OTHERS: Mapping[str, Scheme] = {
     "FedBuff": Scheme(FedBuff(size=10), merge=Staleness(a=0.5)),
     "SAFA": Scheme(Safa(), "cache"),
 }
-"""Each with its own paper's parameters."""
+"""Each has its own paper's parameters."""
 
 
 def schemes(clients: int) -> Mapping[str, Scheme]:
-    """Return what is compared with so many clients, by name."""
+    """Return the schemes that are compared with this number of clients, by name."""
     groups = max(2, clients // _GROUP)
     literal = federated.pace(groups)
     until_turn = replace(literal, collects="turn")
@@ -100,22 +102,22 @@ def schemes(clients: int) -> Mapping[str, Scheme]:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a run came to.
+    """The outcome of a run.
 
     Args:
-        curve: (seconds, accuracy) of each look at the model.
+        curve: (seconds, accuracy) of each evaluation.
     """
 
     curve: tuple[tuple[float, float], ...]
 
     @property
     def reached_s(self) -> float | None:
-        """When the target was first seen; None if it never was."""
+        """When an evaluation first reached the target; None: never."""
         return next((at_s for at_s, accuracy in self.curve if accuracy >= _TARGET), None)
 
 
 def train(job: tuple[int, str, str, int], rounds: int, data: str, data_dir: Path | None) -> Trained:
-    """Train so many clients of a fleet, under one scheme, with one seed."""
+    """Train the clients of a fleet under one scheme, with one seed."""
     import torch
 
     torch.set_num_threads(1)
@@ -183,7 +185,7 @@ def _near(clients: int) -> Mapping[str, range]:
 
 
 def _split(numbers: Sequence[int], speeds: Sequence[float], parts: int) -> list[list[int]]:
-    """Return an edge's clients in so many groups, those that are about as fast together."""
+    """Return an edge's clients in `parts` groups, sorted by speed."""
     of_each = -(-len(numbers) // parts)
     ordered = sorted(numbers, key=lambda number: speeds[number])
     return [ordered[first : first + of_each] for first in range(0, len(ordered), of_each)]
@@ -194,7 +196,7 @@ def _client(number: int) -> str:
 
 
 def _overlay(clients: int, near: Mapping[str, Sequence[int]]) -> Overlay:
-    """Return a server with its clients, or with edges between them, whose program is as slow."""
+    """Return a server with its clients, or with edges between them as slow as the server."""
     paper = federated.PROGRAM_5
     part = _ELEMENTS / federated.RESNET20.elements
     rates = {"uplink_bps": part * paper.up_bps, "downlink_bps": part * paper.down_bps}

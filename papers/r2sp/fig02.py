@@ -1,4 +1,4 @@
-"""R²SP, Fig. 2: one worker alone, whom nobody contends with."""
+"""R²SP, Fig. 2: one worker alone, without contention."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _make(lab: Lab) -> Result:
 
 
 def _why(model: setting.Model, less: float) -> str:
-    """Say why a gain is outside what the paper found."""
+    """Return why a gain is outside the paper's range."""
     if less < _LEAST:
         return "most of their wait does not grow with the model's size: see table1"
     if less <= _MOST:

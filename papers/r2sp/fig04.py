@@ -1,4 +1,4 @@
-"""R²SP, Fig. 4: the most updates that one can miss, by trying every schedule on the real rules."""
+"""R²SP, Fig. 4: the most updates that an update can miss, by trying every schedule."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from papers._result import Result, Row
 _SSP, _R2SP = Ssp(lead=1), R2sp(relaxation=0.0)
 
 Schedule = tuple[int, ...]
-"""Who pushes first, next, and so on; workers count from 1."""
+"""The workers that push, in order; workers count from 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Situation:
-    """All that what may happen next depends on; pickled, for the rules change in place."""
+    """The whole state of a schedule; it is pickled, since the rules change in place."""
 
     rule: Rule
     ledger: Ledger
@@ -27,7 +27,7 @@ class _Situation:
     computing: frozenset[int] = frozenset()
 
     def after(self, steps: Iterable[Step]) -> tuple[_Situation, int]:
-        """Return it after these steps, and the most that one of their updates missed."""
+        """Return the state after these steps, and the most that one of their updates missed."""
         computing, most = self.computing, 0
         for step in steps:
             most = max(most, *(each.missed for each in self.ledger.enter(step)), 0)
@@ -35,7 +35,7 @@ class _Situation:
         return replace(self, computing=computing), most
 
     def push(self, worker: int, now_s: float) -> tuple[_Situation, int]:
-        """Return it after a worker's push, and the most that an update missed."""
+        """Return the state after a worker's push, and the most that an update missed."""
         self.ledger.pushed((worker, self.pushed[worker] + 1))
         pushed = tuple(k + (each == worker) for each, k in enumerate(self.pushed))
         computing = self.computing - {worker}
@@ -51,18 +51,19 @@ def worst(
     lead: int | None = None,
     alike: bool = False,
 ) -> tuple[int, Schedule]:
-    """Return the most updates of others that one missed, and the first schedule that leads there.
+    """Return the most updates of others that one missed, and the first schedule that reaches it.
 
-    All schedules of so many pushes are tried, each push a second after the one before; what two
-    schedules both lead to is gone on from once.
+    The search runs the real rules. It tries all schedules of `pushes` pushes, each push a second
+    after the one before. If two schedules reach the same state, it continues from it once.
 
     Args:
-        pace: under which.
+        pace: has the rules.
         workers: how many.
-        pushes: how long schedules are.
-        lead: let nobody push who would then be further ahead of the slowest; None lets everybody.
-        alike: to the pace a worker's number is no more than its name, so that it is enough to try
-            schedules in which workers push their first in order.
+        pushes: the length of schedules.
+        lead: a worker may not push if it would then be further ahead of the slowest than this;
+            None: no limit.
+        alike: whether the pace treats all workers alike. Then only schedules are tried in which
+            workers make their first pushes in order.
     """
     rule, ledger = pace.rule(), Ledger(pace)
     joined: list[Step] = []

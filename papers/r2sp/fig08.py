@@ -10,7 +10,7 @@ from papers._result import Result, Row
 from papers.r2sp import _setting as setting
 from papers.r2sp._setting import ALEXNET, PACES, VGG16
 
-# Of the paper's Fig. 9; of AlexNet it gives none.
+# From the paper's Fig. 9, which has none for AlexNet.
 _AT_ONCE = {"BSP": "94 % (15/16)", "ASP": "75 %", "SSP": "83 %", "R²SP": "about none"}
 _AT_ONCE_OF_4 = {"BSP": "94 % (15/16); of 4 workers 3/4"}
 _GAPS = {"BSP": "none, but one of 16 in 16", "R²SP": "almost all 1"}
@@ -106,7 +106,7 @@ def _less(took_s: float, bsp_s: float) -> str:
 
 
 def _spread_of(gaps: tuple[float, ...]) -> str:
-    """Write what a quarter, half, three quarters and 95 % of gaps do not exceed, and the most."""
+    """Return the quartiles of gaps, what 95 % do not exceed, and the largest, as text."""
     if not gaps:
         return "-"
     told = (f"{setting.WORKERS * gaps[part]:.2f}" for part in (5, 10, 15, 19, 20))

@@ -51,7 +51,7 @@ def _make(lab: Lab) -> Result:
 
 
 def _times_s(outcomes: list[Outcome], model: str, gbps: float, pace: str) -> tuple[float, float]:
-    """Return how long a worker pushed, and how long it pulled, seconds."""
+    """Return how long a worker pushed and pulled in an iteration, seconds."""
     labels = {"model": model, "pace": pace, "gbps": gbps}
     (found,) = [each for each in outcomes if each.labels == labels]
     assert found.push_s is not None

@@ -1,4 +1,4 @@
-"""R²SP, Fig. 12: the scarcer the bandwidth, the more is gained over BSP."""
+"""R²SP, Fig. 12: the gain over BSP as bandwidth becomes scarcer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from papers._result import Result, Row
 from papers.r2sp import _setting as setting
 from papers.r2sp._setting import ALEXNET, PACES, VGG16
 
-# The paper throttles 10 Gbit/s; its framework used a part of that, so more is of interest here.
+# The paper throttles 10 Gbit/s. Its framework used only a part, so higher rates matter here too.
 _PORTS_BPS = (2e9, 5e9, 10e9, 20e9, 40e9, 100e9)
 
 

@@ -55,12 +55,12 @@ class _Transformer:
     Args:
         name: the paper's.
         elements: its parameters.
-        compute_s: of a batch, seconds; the paper does not say, this is what 400 samples of some
-            tens of tokens take a 2080 Ti at 10 teraflop a second.
-        looked_every: batches that a worker computes between two looks at the model,
-            1 or 2 % of what it needs to the target.
-        learner: what is trained in its place.
-        paper: what it says of R²SP.
+        compute_s: of a batch, seconds. The paper does not state it; 400 samples of some tens of
+            tokens take a 2080 Ti this long at 10 teraflop a second.
+        looked_every: batches that a worker computes between two evaluations of the model, 1 or 2 %
+            of those that it needs to the target.
+        learner: the model and task that replace it.
+        paper: the paper's claim for R²SP.
     """
 
     name: str

@@ -2,13 +2,14 @@
 
 A quarter of the clients have two thirds of their samples of one class, on average (Dirichlet 0.1;
 the others 10).
-An experiment for each of the paper's three models, for as long as two cores can train them: fewer
-local steps at a larger rate, of two models fewer clients, and ResNet20 on small pictures. And one
-of each with the paper's local steps at its rate, for the first rounds of its hundreds.
+There is an experiment for each of the paper's three models, as long as two cores can train it. It
+has fewer local steps at a larger rate. Two models have fewer clients, and ResNet20 has small
+pictures. Another experiment of each model has the paper's local steps and rate, for the first of
+its hundreds of rounds.
 
-Each client draws its own samples, beside the others, as the paper has it ("independently"). Dealt
-in disjoint parts instead, CIFAR-10 gives each of 128 clients so few that after some rounds every
-update points elsewhere, outliers' or not.
+Each client draws its samples independently of the others, as in the paper ("independently"). With
+disjoint parts instead, each of 128 clients gets so few samples of CIFAR-10 that after some rounds
+all updates point in different directions, those of outliers and of others.
 """
 
 from __future__ import annotations
@@ -39,21 +40,21 @@ from papers.r2sp import _setting as setting
 
 _SEEDS = 5
 _PAPER_FILTER = OutlierFilter(beta=0.5, patience=3)
-_LAST = 3  # looks at the model whose mean is told
+_LAST = 3  # evaluations; their mean is the final accuracy
 _LOOKED_AT = 1000  # samples
 _OF_GROUP = 16  # clients, in the paper
-_NEARLY = 0.95  # of the accuracy of BSP with the filter: how long until then is measured
+_NEARLY = 0.95  # of the accuracy of BSP with the filter: the target of times
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is trained.
+    """The size of an experiment.
 
     Args:
-        data, model: what.
-        like: the paper's model, whose times of a round there are.
+        data, model: what is trained.
+        like: the paper's model, whose round times the clients take.
         clients: how many.
-        samples: that each draws, beside others'; None for disjoint parts of what there is.
+        samples: that each client draws independently; None: disjoint parts of the data.
         steps, batch, rate: of a client's local steps.
         rounds: of each client.
     """
@@ -70,12 +71,12 @@ class Size:
 
     @property
     def groups(self) -> int:
-        """How many there are under FL-R²SP."""
+        """How many groups there are under FL-R²SP."""
         return max(2, self.clients // _OF_GROUP)
 
     @property
     def partition(self) -> MixedDirichlet:
-        """The paper's: two thirds of the samples of a quarter of the clients have one label."""
+        """The paper's: a quarter of the clients have two thirds of their samples of one label."""
         return MixedDirichlet(
             alpha=10.0, outlier_alpha=0.1, outliers=0.25, samples_per_site=self.samples
         )
@@ -84,7 +85,7 @@ class Size:
 CNN = Size("cifar-10-part", "lenet-5", federated.CNN, 128, 5000, 16, 32, 0.05, 8)
 LSTM = Size("spoken-digits", "lstm", federated.LSTM, 32, 1000, 20, 16, 0.2, 10)
 RESNET20 = Size("digits", "resnet-20", federated.RESNET20, 32, 500, 40, 8, 0.1, 8)
-# The paper's steps, not its hundreds of rounds; it states no batch, and a small one is quick.
+# The paper's steps, without its hundreds of rounds. It states no batch; a small one is quick.
 _LITERALLY = partial(replace, steps=100, batch=8, rate=0.01)
 LITERAL = _LITERALLY(CNN, rounds=6)
 LSTM_LITERAL = _LITERALLY(LSTM, rounds=4)
@@ -97,10 +98,10 @@ class Scheme:
     """A row of the figure.
 
     Args:
-        under: when clients go on.
-        merge: who takes part.
+        under: the pace.
+        merge: the merge rule, with or without the filter.
         mixes: see :class:`anabranch_lab.run.scenario.Serve`.
-        paper: what the paper says of it, beside BSP with the filter.
+        paper: the paper's claim, beside BSP with the filter.
     """
 
     under: AnyPace
@@ -110,7 +111,7 @@ class Scheme:
 
 
 def schemes(groups: int) -> Mapping[str, Scheme]:
-    """Return the figure's schemes by name, for so many groups."""
+    """Return the figure's schemes by name, for a number of groups."""
     bsp, turns = federated.pace(1), federated.pace(groups)
     return {
         "BSP": Scheme(bsp, Mean(), "models", "about 10 points less"),
@@ -123,13 +124,13 @@ def schemes(groups: int) -> Mapping[str, Scheme]:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a run came to.
+    """The outcome of a run.
 
     Args:
-        curve: (seconds, accuracy) of each look at the server's model.
+        curve: (seconds, accuracy) of each evaluation of the server's model.
         barred: clients that were barred, in order.
         right: how many of these are outliers.
-        cosines: means over the judged updates of outliers, and of others; None where none are.
+        cosines: means over the judged updates of outliers, and of others; None: none was judged.
     """
 
     curve: tuple[tuple[float, float], ...]
@@ -139,11 +140,11 @@ class Trained:
 
     @property
     def accuracy(self) -> float:
-        """The mean of the last looks."""
+        """The mean accuracy of the last evaluations."""
         return fmean(accuracy for _, accuracy in self.curve[-_LAST:])
 
     def reached_s(self, target: float) -> float | None:
-        """Return when an accuracy was first seen; None if it never was."""
+        """Return when an evaluation first reached an accuracy; None: never."""
         return next((at_s for at_s, accuracy in self.curve if accuracy >= target), None)
 
 
@@ -200,7 +201,7 @@ def train(job: tuple[str, int], size: Size, data_dir: Path | None = None) -> Tra
 
 
 def server_of(clients: int) -> federated.Server:
-    """Return Table V's server, as fast for so many clients as it is for the paper's 128."""
+    """Return Table V's server, scaled from the paper's 128 clients to this number."""
     part = clients / federated.CLIENTS
     paper = federated.PROGRAM_5
     return replace(paper, up_bps=paper.up_bps * part, down_bps=paper.down_bps * part)
@@ -251,7 +252,7 @@ def _make(lab: Lab, whole: Size) -> Result:
 def _sooner(
     name: str, runs: Sequence[Trained], beside: Sequence[Trained], like: federated.Model
 ) -> Row:
-    """Say how long it took to be nearly as right as BSP with the filter is at its end."""
+    """Return the times to nearly the final accuracy of BSP with the filter, as a row."""
     targets = [_NEARLY * run.accuracy for run in beside]
     pairs = [
         (run.reached_s(target), bsp.reached_s(target))

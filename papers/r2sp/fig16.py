@@ -1,4 +1,4 @@
-"""R²SP, Figures 16 to 18: who does what when, the server's uplink, and how large groups are."""
+"""R²SP, Figures 16 to 18: clients' phases, the server's uplink, and the size of groups."""
 
 from __future__ import annotations
 

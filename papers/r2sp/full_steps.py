@@ -1,9 +1,10 @@
 """R²SP, Algorithm 1 literally: each update moves the model by the whole of the learning rate.
 
-Elsewhere here N workers' updates of a turn move it as far together as one of BSP's, each by an
-N-th, so that one rate means one distance under every pace. In Algorithm 1 each moves it by
-``-eta g``, while BSP, whose gradients are averaged, makes one such step of all N. So this is what
-the paper compares at one learning rate for all, at its rate and lower ones.
+In the other scripts N workers' updates of a turn together move the model as far as one update of
+BSP: each by an N-th. So one rate means one distance under every pace. In Algorithm 1 each update
+moves the model by ``-eta g``, while BSP averages N gradients and makes one such step. This script
+compares these full steps, as the paper does at one learning rate for all, at BSP's rate and lower
+ones.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from papers.r2sp._training import Way
 
 _RATE = 0.1  # BSP's in the comparison at one rate for all (fig08c)
 _BEST = 0.4  # BSP's best in fig08c
-_LOWER = (1, 2, 4, 8, 16)  # a sixteenth of BSP's is as far an iteration as BSP goes
+_LOWER = (1, 2, 4, 8, 16)  # at a sixteenth of BSP's rate an iteration moves as far as BSP's
 _WAYS = {
     "ASP": Way(PACES["ASP"], paper="slower than BSP"),
     "R²SP": Way(PACES["R²SP"], paper="up to 25 % faster than BSP (VGG16)"),
@@ -37,7 +38,7 @@ def _make(lab: Lab) -> Result:
     runs = {f"BSP, {rate:g}": (bsp, rate, rate) for rate in (_RATE, _BEST)}
     for part in lower:
         for name, way in _WAYS.items():
-            # A whole step of each worker is N times the N-th part that a server takes of it.
+            # A server applies an N-th of each update, so N times the rate makes full steps.
             runs[f"{name}, full steps, {_RATE / part:g}"] = (
                 way if part == 1 else replace(way, paper=""),
                 _RATE / part,

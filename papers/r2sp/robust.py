@@ -1,4 +1,4 @@
-"""Beyond the paper: which merge rule withstands clients that are adversaries."""
+"""Beyond the paper: how merge rules withstand clients that are adversaries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R²SP, Table I: what part of an iteration is communication under BSP."""
+"""R²SP, Table I: the share of communication in an iteration under BSP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from papers.r2sp._setting import (
     VGG16,
 )
 
-# VGG16's convolutions, and one layer that tells ten classes: what CIFAR-10 would need.
+# VGG16's convolutions and one layer for ten classes, which would suffice for CIFAR-10.
 _SMALL_VGG16 = 14_719_818
 # As the paper prints them.
 _SHARES = {"ResNet32": "47.8", "AlexNet": "85.2", "VGG16": "92.8", "Inception-v3": "64.5"}

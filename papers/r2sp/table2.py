@@ -1,4 +1,4 @@
-"""R²SP, Table II: what it costs a client that 127 others communicate at the same time."""
+"""R²SP, Table II: the slowdown of a client while 127 others communicate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CLIENT_BPS = 100e6  # the paper: less than that
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """A model of the paper's Table II, whose sizes it does not give.
+    """A model of the paper's Table II, which gives no sizes.
 
     Args:
         name: the paper's.
@@ -40,27 +40,27 @@ class _Model:
 
     @property
     def server_bps(self) -> float:
-        """The rate at which the server dealt with all clients, bit/s."""
+        """The rate at which the server served all clients together, bit/s."""
         return _CLIENTS * 2 * 32 * self.elements / self.contended_s
 
 
 _RESNET20 = _Model("ResNet20", 269_722, 1.98, 0.13, "15.2x")
-# Of the three only ResNet20's size is known. At its rate the other two have 62,000 parameters, as
-# LeNet-5 for colour images has.
+# Of the three only ResNet20's size is known. At its rate the other two would have 62,000
+# parameters, as many as LeNet-5 for colour images.
 _CNN = _Model("CNN", 62_006, 1.02, 0.03, "34.0x")
 _LSTM = _Model("LSTM", 62_006, 0.43, 0.03, "14.3x")
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """What is simulated of a model.
+    """A simulated hypothesis about a model's times.
 
     Args:
-        name: what it supposes.
-        model: of which model.
-        elements: the parameters it is taken to have.
-        server_bps, client_bps: what a port carries each way, bit/s.
-        why: what follows.
+        name: of the hypothesis.
+        model: the model.
+        elements: its assumed parameters.
+        server_bps, client_bps: rates of the ports, each way, bit/s.
+        why: the conclusion.
     """
 
     name: str
@@ -140,7 +140,7 @@ def _trial(case: _Case, clients: int) -> Trial:
 
 
 def _communication_s(outcomes: Iterable[Outcome], case: _Case, clients: int) -> float:
-    """Return how long a client pushed and pulled, seconds."""
+    """Return the time of a client's push and pull together, seconds."""
     labels = _labels(case, clients)
     (found,) = [each for each in outcomes if each.labels == labels]
     assert found.push_s is not None

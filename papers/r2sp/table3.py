@@ -20,12 +20,12 @@ _BATCH, _MOST = 512, 4096
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """An instance type of the paper's cluster B, and what its Table III says of it.
+    """An instance type of the paper's cluster B, and its values in Table III.
 
     Args:
-        instance: its speed, and what of a step does not grow with the batch.
-        workers: which, by number.
-        blocked_s: in an iteration, with equal batches.
+        instance: its speed, and the part of a step that does not grow with the batch.
+        workers: the numbers of its workers.
+        blocked_s: wait in an iteration, with equal batches.
         tuned: samples of its tuned batch.
     """
 
@@ -36,7 +36,7 @@ class Kind:
 
     @property
     def name(self) -> str:
-        """The paper's name of it."""
+        """The paper's name for it."""
         return self.instance.name
 
     @property
@@ -46,7 +46,7 @@ class Kind:
 
     @property
     def slowest_s(self) -> float:
-        """How long the slowest's iteration must have been for this one to wait so long."""
+        """The slowest worker's iteration that would explain this one's wait, seconds."""
         return self.blocked_s + _BATCH / self.samples_per_s
 
 

@@ -1,4 +1,4 @@
-"""R²SP, Tables IV and V: what a round takes, and pushing and pulling in it, under both schemes."""
+"""R²SP, Tables IV and V: the times of a round, its push and its pull, under both schemes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SEEDS = 5
 
 
 def _runs(lab: Lab) -> dict[tuple[str, str, int], list[Seen]]:
-    """Return what was seen of each model with each server in one group and in eight, by seed."""
+    """Return the outcomes of each model and server, in one group and in eight, by seed."""
     models = federated.MODELS[:1] if lab.quick else federated.MODELS
     servers = federated.SERVERS[2:] if lab.quick else federated.SERVERS
     seeds = range(lab.seed, lab.seed + (1 if lab.quick else _SEEDS))
