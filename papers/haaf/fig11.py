@@ -65,7 +65,7 @@ def _make(lab: Lab) -> Result:
 
 
 def _variance_and_least(runs: Sequence[Outcome], plain: Sequence[Outcome]) -> str:
-    """Return the variance over sites, also beside runs of the same seeds, and the least accuracy."""
+    """Return the variance over sites, its ratio to that of `plain`, and the least accuracy."""
     found = [spread_of(each.accuracy_by_site.values()) for each in runs]
     spreads = [each for each in found if each is not None]
     if len(spreads) < len(runs):
