@@ -77,9 +77,9 @@ class Outcome:
         scenario_file: the scenario, for ``anabranch simulate`` or ``anabranch run``.
         rounds: how many were completed.
         total_s: when the last round ended, seconds since the run began.
-        round_s: seconds from one round's end to the next. It is the mean of a run that fills a
-            given time, and the median of a run with a given number of rounds, whose network does
-            not change.
+        round_s: seconds from one round's end to the next. For a run that fills a given time it is
+            the mean. For a run with a given number of rounds it is the median; its network does not
+            change.
         plans: how many came after the first.
         at_once, blocked_s, push_s, pull_s: of a run with servers, see
             :class:`anabranch.log.pacing.PaceSummary`; there ``round_s`` is the mean time of an

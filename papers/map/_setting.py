@@ -2,8 +2,8 @@
 
 LeNet-5 stands for a model 400 times as large (24.7 million parameters, about ResNet-50's). Rates
 are a 400th of the network's, so that transfers take the large model's time. Gradients, staleness
-and convergence are LeNet-5's. On ``aws-8`` a model then travels to the server and back in about the
-time that a site of mean speed computes a batch, so that network and computing both matter.
+and convergence are LeNet-5's. On ``aws-8`` a model's way to the server and back then takes about
+as long as a batch at a site of mean speed. So network and computing both matter.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ pictures. Another experiment of each model has the paper's local steps and rate,
 its hundreds of rounds.
 
 Each client draws its samples independently of the others, as in the paper ("independently"). With
-disjoint parts instead, each of 128 clients gets so few samples of CIFAR-10 that after some rounds
-all updates point in different directions, those of outliers and of others.
+disjoint parts, each of 128 clients would get few samples of CIFAR-10. Then after some rounds all
+updates point in different directions, those of outliers and of others.
 """
 
 from __future__ import annotations

@@ -31,10 +31,11 @@ def explore(
         int | None, typer.Option(help="Processes at once; one a core if not given.", min=1)
     ] = None,
 ) -> None:
-    """Lose sites and links, let sites come and the scheduler restart, in virtual time, and check.
+    """Lose sites and links, add sites and restart the scheduler, in virtual time, and check.
 
-    Whatever is lost: an exchange that ends has the same bits everywhere, is the exact result of the
-    contributions that it names, which are those of all sites that stayed, and everything ends.
+    Whatever is lost, an exchange that ends has the same bits at every site. It is the exact result
+    of the contributions that it names. These are the contributions of all sites that stayed.
+    Everything ends.
     """
     from anabranch_lab.run.explore import make_case, minimised
 

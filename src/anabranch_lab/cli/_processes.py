@@ -147,7 +147,7 @@ def site(
     ] = None,
     stop_with_stdin: StdinOption = False,
 ) -> None:
-    """Take part in a run as one site; needs the run's token in $ANABRANCH_TOKEN."""
+    """Run one site of a run; needs the run's token in $ANABRANCH_TOKEN."""
     from anabranch_lab.run.worker import run_site
 
     insecure = insecure or tls is not None

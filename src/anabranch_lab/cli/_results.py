@@ -37,7 +37,7 @@ def replay(
         list[Path], typer.Argument(help="Event logs of runs with servers, or folders.")
     ],
 ) -> None:
-    """Play runs' logs to fresh paces: do they decide alike? Names the first event that differs."""
+    """Replay runs' logs to fresh paces, and compare decisions; name the first that differs."""
     for log in _logs(runs):
         try:
             done = replay_log(read_events(log))

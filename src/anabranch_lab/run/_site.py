@@ -651,7 +651,7 @@ async def _rounds(site: _Site, job: Job) -> None:
         for round in range(applied + 1, last + 1):
             await site.let_in_before(round, partial(dict, round=round - 1))
             step = None
-            # With a kept result this round is over, or goes on without this site.
+            # A kept result means that the others make this round without this site's gradients.
             if not site.agent.has_kept:
                 step = await site.local_step(round - 1, site.assigned.samples, nullcontext())
             more = round < last and not attendance.lets_in_before(round + 1)
@@ -723,7 +723,7 @@ async def _averages(site: _Site, work: LocalWork, job: Job) -> None:
 
     try:
         while steps.begun < last:
-            if site.agent.has_kept:  # the next average is over, or goes on without this site
+            if site.agent.has_kept:  # the others make the next average without this site
                 if not flying:
                     await begin()
                 await take()

@@ -86,7 +86,7 @@ def run_locally(
             Needs root.
         seed: of the draw of packets that emulated links lose.
         save_every: rounds between two checkpoints; None: no checkpoints.
-        resume: the folder of the round to go on after; None: begin at the first round.
+        resume: the folder of the round to resume after; None: begin at the first round.
         metrics: where the scheduler shows metrics, as its option says; not with `emulate`.
         journal: the file from which a killed scheduler starts again and finds its sites; None: the
             run ends with its scheduler.

@@ -76,7 +76,7 @@ def simulate(
         on_round: called when a round begins, with its number and the sites' mean loss, None where
             no step has reported a loss.
         save_every: rounds between two checkpoints; None: no checkpoints.
-        resume: the folder of the round to go on after; None: begin at the first round.
+        resume: the folder of the round to resume after; None: begin at the first round.
 
     Returns:
         The labels of the scripted faults that never happened, because the run ended before.
@@ -85,7 +85,7 @@ def simulate(
         RunAborted: the run ended early; names the site or the cause.
         LogError: the log cannot be created.
         ScenarioError: the scenario does not say how long computing takes, or cannot be saved.
-        CheckpointError: the run cannot go on from there.
+        CheckpointError: the run cannot resume from there.
     """
     check_simulable(scenario)
     course = plan_course(scenario, overlay, save_every, resume)
@@ -206,8 +206,8 @@ class _Simulation:
         for world in self._worlds:
             world.end()
         ends = await asyncio.gather(*self._tasks, return_exceptions=True)
-        # After a run that ended well, a lost site's task, or one that did not learn of the end, may
-        # hold a NetError, which is no bug.
+        # After a run that ended well, a NetError is no bug: the site was lost, or did not learn of
+        # the end.
         bugs = (end for end in ends if isinstance(end, Exception) and not isinstance(end, NetError))
         bug = next(bugs, None)
         if aborted is not None:

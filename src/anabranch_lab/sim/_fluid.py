@@ -58,8 +58,8 @@ flow finishes. Rates change in ``settle``. A ``finish`` past several finishes se
 - *A flow finishes late or twice.* Each flow has one place in the schedule. At its cap it has its
   own; at a bottleneck, the place of the bottleneck's first flow stands for it.
 - *Time goes back.* It raises ``ValueError``, since bits that were served cannot be taken back.
-- *Order depends on addresses or hashes.* Dicts and lists are walked in the order in which they
-  were filled, and heaps break ties by the order of start.
+- *Order depends on addresses or hashes.* Loops follow the order in which dicts and lists were
+  filled, and heaps break ties by the order of start.
 """
 
 from __future__ import annotations
