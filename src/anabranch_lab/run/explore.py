@@ -829,8 +829,8 @@ def _may_be_apart(case: Case, gone: set[int]) -> bool:
 def _may_be_lost(case: Case, site: int) -> bool:
     """Return whether a case's faults explain the loss of a site.
 
-    A short pause of a site explains no loss: the scheduler must not blame a site for messages that
-    it could not receive or send during the pause.
+    A pause of another site or of the scheduler explains no loss: no site may be blamed for messages
+    that the paused process could not receive or send.
     """
     for fault in case.faults:
         match fault.kind:
