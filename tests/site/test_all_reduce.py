@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from itertools import takewhile
 from types import SimpleNamespace
 from typing import Any
@@ -558,6 +559,25 @@ def test_a_chunk_under_way_when_its_fork_is_made_is_not_counted_by_the_fork() ->
         await asyncio.sleep(60.0)
         assert plane.lanes._lanes[0].payload_bytes == 256
         assert plane.lanes._forks[1, 0]._primary_queued == 0
+        await cluster.end()
+
+    run_virtually(scenario())
+
+
+def test_chunks_that_are_withdrawn_from_a_fork_give_their_memory_back_once() -> None:
+    async def scenario() -> None:
+        cluster = await Cluster.start(simulated(TRIANGLE), TRIANGLE, star(TRIANGLE, hub=0))
+        plane = cluster.agents[1]._plane
+        assert plane is not None
+        lanes, freed = plane.lanes, []
+        lanes.use_auxiliary({(1, 0): ((1, 2, 0),)})
+        for chunk in range(200):
+            free = partial(freed.append, chunk)
+            lanes.routes[1, 0](Send(up(1, chunk, (1, 0)), bytes(256), free=free))
+        lanes.withdraw(1)
+        await asyncio.sleep(60.0)
+        assert sorted(freed) == [*range(200)]
+        assert lanes._forks[1, 0]._primary_queued == 0
         await cluster.end()
 
     run_virtually(scenario())

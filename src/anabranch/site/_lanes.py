@@ -207,7 +207,9 @@ class Lanes:
     def withdraw(self, exchange: int) -> None:
         """End this site's own messages of an exchange that have not begun to leave."""
         for fork in self._forks.values():
-            fork.withdraw(exchange)
+            for send in fork.withdraw(exchange):
+                send.then = None  # the fork has bound it to no path, and counts it on none
+                end(send, self.progressed)
         for lane in [*self._lanes.values()]:  # a copy: chunks that a fork binds now may open a lane
             for send in lane.withdraw(exchange):
                 end(send, self.progressed)
