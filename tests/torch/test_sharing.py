@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from multiprocessing.connection import Listener
+from queue import SimpleQueue
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -136,3 +141,33 @@ def test_a_rank_hears_of_a_site_that_is_lost_while_the_others_go_on():
             sites.parts[site].close()
         sites.shared[2].close()
         sites.at_each(lambda site: sites.shared[site].close())
+
+
+def test_a_part_that_sends_much_reads_on_meanwhile():
+    """The rank that joined may read nothing until its answers have been read."""
+    much, address = bytes(4 << 20), f"\0anabranch-{secrets.token_hex(8)}"
+
+    def serve() -> None:
+        with listener.accept() as connection:
+            connection.recv_bytes()  # "open"
+            connection.send_bytes(msgspec.msgpack.encode([0, None, None]))
+            for _ in range(3):  # "whole" and the small values
+                connection.recv_bytes()
+            for number in (2, 3):
+                connection.send_bytes(msgspec.msgpack.encode([number, {"b": much}, None]))
+            number, *_ = msgspec.msgpack.decode(connection.recv_bytes())
+            connection.send_bytes(msgspec.msgpack.encode([number, {}, None]))
+            connection.recv_bytes()  # it leaves
+
+    def call() -> None:
+        found.put(part.begin_gather(much).result())
+
+    found: SimpleQueue[dict[str, bytes]] = SimpleQueue()
+    with Listener(address, "AF_UNIX", authkey=b"secret") as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        part = Part(address, "secret", 0)
+        small = [part.begin_gather(b""), part.begin_gather(b"")]
+        threading.Thread(target=call, daemon=True).start()
+        assert found.get(timeout=20.0) == {}
+        assert [each.result(20.0) for each in small] == [{"b": much}] * 2
+        part.close()

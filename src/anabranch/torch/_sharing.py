@@ -259,6 +259,7 @@ class Part:
         self._connection = connection
         self._channel = channel
         self._lock = threading.Lock()
+        self._sends = threading.Lock()  # not `_lock`, for which reading would wait during a send
         self._numbers = itertools.count()
         self._under_way: dict[int, Future[Any]] = {}
         self._memory: list[_Memory] = []  # free blocks
@@ -292,9 +293,12 @@ class Part:
                 raise RunAborted("the rank that joined for this site is gone")
             number = next(self._numbers)
             self._under_way[number] = future
-            said = [number, self._channel, what, arguments]
-            self._connection.send_bytes(msgspec.msgpack.encode(said))
+        self._send([number, self._channel, what, arguments])
         return future
+
+    def _send(self, said: list[Any] | None) -> None:
+        with self._sends, suppress(OSError):  # the rank that joined is gone, as `_read` finds
+            self._connection.send_bytes(msgspec.msgpack.encode(said))
 
     def _exchange(self, what: str, given: Any, argument: Any) -> _Handle:
         tensors = [given] if isinstance(given, torch.Tensor) else list(given)
@@ -357,7 +361,7 @@ class Part:
 
     def fail(self, error: Exception) -> None:
         """End the group at all sites: this rank's call took longer than its timeout."""
-        with suppress(RunAborted, OSError):  # the group has ended already
+        with suppress(RunAborted):  # the group has ended already
             self._call("fail", str(error))
 
     def close(self) -> None:
@@ -366,9 +370,7 @@ class Part:
             under_way = [each for each in self._under_way.values() if each is not self._whole]
         for future in under_way:
             future.exception()
-        with self._lock:
-            if not self._is_over:
-                self._connection.send_bytes(msgspec.msgpack.encode(None))
+        self._send(None)
         self._reads.join()
         self._connection.close()
 
