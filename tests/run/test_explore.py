@@ -153,7 +153,7 @@ def test_the_oracle_sees_a_contribution_that_is_lost(monkeypatch: pytest.MonkeyP
 
 
 # In the second the others need two sites that have left: one dies, and one is dismissed.
-@pytest.mark.parametrize("seed", [667, 1_006_824])
+@pytest.mark.parametrize("seed", [667, 1_006_824, 4_131_153])
 def test_a_site_that_has_left_and_dies_as_the_only_way_between_others_ends_the_group(
     seed: int,
 ) -> None:

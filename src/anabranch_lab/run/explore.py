@@ -724,15 +724,18 @@ def _oracle(
 ) -> Iterator[str]:
     """Yield each violation of the contract."""
     # After all others have made their calls and left, the group ends with the last site's death.
-    have_ended = all(
-        number in ended[site]
+    have_ended = {
+        site
         for site in ended
-        if site not in lost and not case.is_late(site)
-        for number in range(min(case.leaves_after[site], len(case.calls)))
-        if case.calls[number].is_made_by(site)
-    )
-    if not (have_ended and (" died " in outcome or "did not come back" in outcome)):
-        yield from _early_end(case, lost, outcome)
+        if all(
+            number in ended[site]
+            for number in range(min(case.leaves_after[site], len(case.calls)))
+            if case.calls[number].is_made_by(site)
+        )
+    }
+    others = {site for site in ended if site not in lost and not case.is_late(site)}
+    if not (others <= have_ended and (" died " in outcome or "did not come back" in outcome)):
+        yield from _early_end(case, lost, have_ended, outcome)
     explained = {site for site in lost if _may_be_lost(case, site)}
     following = {site for site in range(case.overlay.size) if case.is_late(site)}
     if not outcome and len(explained) < case.overlay.size:
@@ -856,15 +859,21 @@ def _has_a_way_round(case: Case, site: int) -> bool:
     )
 
 
-def _early_end(case: Case, lost: set[int], outcome: str) -> Iterator[str]:
-    """Yield the outcome of a group that ended early without a reason."""
+def _early_end(case: Case, lost: set[int], have_ended: set[int], outcome: str) -> Iterator[str]:
+    """Yield the outcome of a group that ended early without a reason.
+
+    Args:
+        have_ended: the sites that have made all their calls, and have left.
+    """
     left = {site for site in range(case.overlay.size) if case.leaves_early(site)}
     late = {site for site in range(case.overlay.size) if case.is_late(site)}
     several = [lost, lost | left, lost | late, lost | left | late]
     away = {fault.site for fault in case.faults if fault.kind in ("kill", "unplug", "pause")}
     if "left and its connection broke" in outcome:  # such a site is gone, but not lost
         several.append(lost | left | late | away)
-    if "no site came back" in outcome and away | left | late == {*range(case.overlay.size)}:
+    if "no site came back" in outcome and have_ended | away | left | late >= {
+        *range(case.overlay.size)
+    }:
         return
     if outcome and not any(_may_be_apart(case, gone) for gone in several):
         yield f"the group ended: {outcome}"
