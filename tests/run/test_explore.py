@@ -153,7 +153,7 @@ def test_the_oracle_sees_a_contribution_that_is_lost(monkeypatch: pytest.MonkeyP
 
 
 # In the second the others need two sites that have left: one dies, and one is dismissed.
-@pytest.mark.parametrize("seed", [667, 1_006_824, 4_131_153])
+@pytest.mark.parametrize("seed", [667, 1_006_824])
 def test_a_site_that_has_left_and_dies_as_the_only_way_between_others_ends_the_group(
     seed: int,
 ) -> None:
@@ -170,3 +170,8 @@ def test_a_newcomer_leaves_though_a_member_waits_for_it_before_a_call_that_it_ha
 
 def test_a_machine_that_is_stopped_when_all_others_end_is_woken_to_end_too() -> None:
     assert explore.explore(make_case(3_121_693)).violations == ()
+
+
+def test_a_site_that_left_after_its_last_call_does_not_come_back_to_a_scheduler() -> None:
+    """Two have left, one died, and the way of the last one to the scheduler is cut for long."""
+    assert explore.explore(make_case(4_131_153)).violations == ()
