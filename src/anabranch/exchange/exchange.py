@@ -50,8 +50,8 @@ from anabranch.net.errors import DuplicateMessage, OutOfPlaceMessage
 from anabranch.net.messages import ChunkMessage, PartialSum, Result
 from anabranch.plan import Chunk, Plan
 
-# Numbers of ended exchanges that are remembered singly. A number that this site never ends (another
-# group's, say) leaves a gap below them; beyond this many, gaps count as ended too.
+# Numbers of ended exchanges that are remembered singly, since this site may skip some (another
+# group's, say). Beyond this many, skipped numbers count as ended, too.
 _MOST_ENDED = 4096
 _MOST_STOPPED = 1024  # the highest numbers of stopped exchanges are remembered
 
@@ -124,8 +124,8 @@ class Exchange:
         self.spread.begin(plan, total, buffer, receivers, own_sums)
         actions: list[Action] = []
         if contributes:
-            # No result can be complete without this site's contribution, so these are false. They
-            # would overwrite elements that have not left yet.
+            # Early results cannot contain this site's contribution, so they are false. They would
+            # overwrite elements that have not left yet.
             actions += self.spread.drop_early("a result before this site's sum has left")
         actions += self.deal(chunks)
         if contributes:

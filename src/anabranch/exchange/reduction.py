@@ -12,7 +12,7 @@ for it. A lone contributor's chunks go to the roots directly; the sites between 
         `--- no children, own elements in ----------------------------------------------------'
 
 ``sums`` has the ``Send`` to the parent, or None at the root, where ``Root.take`` gets a ``Total``.
-Three calls move chunks: ``receive`` and ``received`` (a child's sum), ``deal`` (the chunk's tree),
+Four calls move chunks: ``receive`` and ``received`` (a child's sum), ``deal`` (the chunk's tree),
 and ``contribute`` (this site's elements). Their order is free, except that ``begin`` (the plan and
 the contributors) precedes ``deal`` and ``contribute``.
 
@@ -61,8 +61,8 @@ from anabranch.plan import NO_PARENT, Chunk, Place, Plan, places_up
 
 # Weights multiply and divide float32 sums. Beyond these bounds products would vanish or overflow.
 _LEAST_WEIGHT, _MOST_WEIGHT = 1e-20, 1e20
-# Relative. A child adds up its children's weights in order of arrival, which differs between
-# chunks, and so do the last bits.
+# Relative. Weights of children are added in order of arrival, so those of different chunks may
+# differ in their last bits.
 _SAME_WEIGHT = 1e-9
 
 
@@ -158,6 +158,7 @@ class Reduction:
         # By (plan version, chunk, elements). An early sum may name a wrong version or size; it must
         # not mix with the right one.
         self._partials: dict[tuple[int, int, int], _Partial] = {}
+        # float32: a child's elements go to the accumulator without a conversion.
         self._is_plain = self._arithmetic.has_numbers and self._arithmetic.item_bytes == 4
         self._plan: Plan | None = None
         self._root: Root
@@ -188,8 +189,8 @@ class Reduction:
         self._contributes = self._site in (plan.members if contributors is None else contributors)
         self._awaits_own = self._contributes
         is_lone = contributors is not None and len(contributors) == 1
-        # These two scale a lone contribution by its weight: a SUM is of weighted elements, and a
-        # 16-bit MEAN travels divided by its weight and is multiplied again on arrival.
+        # A SUM and a 16-bit MEAN scale even a lone contribution by its weight: a SUM adds weighted
+        # elements, and a 16-bit MEAN travels divided by its weight and is multiplied on arrival.
         op, is_half = self._arithmetic.op, self._arithmetic.item_bytes == 2
         self._is_lone = is_lone and op != Op.SUM and not (op == Op.MEAN and is_half)
 

@@ -123,7 +123,7 @@ class Callbacks:
 
     Args:
         refused: a message from another site was refused: (site, or None if unknown, error).
-        progressed: a message to another site was sent; None for no such calls.
+        progressed: a message to another site has ended, sent or not; None for no such calls.
         moved: a neighbour died and came back as another process: (site, its new address).
         lost: a site was lost, and the others continue: (site, reason).
     """

@@ -83,7 +83,7 @@ class HandedOver:
     """The result of a hand-over at one site.
 
     Args:
-        members: the members left, as of this site's latest call.
+        members: the members that remain after this site's latest call.
         state: the state that a newcomer received; None at a holder.
         sending: the task that sends a holder's copy while the group trains; None for none.
     """

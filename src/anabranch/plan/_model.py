@@ -84,6 +84,8 @@ def _check_reaches_root(root: int, parents: tuple[int, ...], way: str) -> None:
 class Group:
     """Workers whose updates are summed on their way to the servers of a model.
 
+    It is no :class:`anabranch.Group`, which has all sites of a run.
+
     Args:
         workers: by index, in rising order; at least one.
         plan: the way of their updates and of the model; it spans the workers and the servers.

@@ -18,9 +18,8 @@ Over all triples this linear program is far too large, so the planner solves it 
    So loads even out, as in the packings of Garg and Könemann (FOCS 1998).
 2. **Share out** the buffer among them by the program. Its dual values say what a little more rate
    of each server is worth, and are better prices. Draw a triple at every root by those prices, and
-   share out again. By duality, no round is shorter than the price of the cheapest triple, at those
-   prices and with the least fill of its root. The search stops near that bound, or when a turn no
-   longer helps.
+   share out again. By duality, the price of the cheapest triple, with the least fill of its root,
+   bounds every round from below. The search stops near that bound, or when a turn no longer helps.
 3. **Drop** the trees of least share, while the others take hardly longer.
 
 The stages and their results::
@@ -69,7 +68,7 @@ _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.intp]
 
 # Parts of a round unless a unit is given; docs/mechanisms has the measurements.
-_SHORT_FILL = 0.002  # the part that the least fill takes, where the buffer's size is unknown
+_SHORT_FILL = 0.002  # what the least fill takes, where the buffer's size is unknown
 _STEEP = 3  # power of the load in a price: at 1, busy ports are not spared enough
 _NEAR = 0.02  # the search stops this far above the bound
 _TURNS = 5  # most turns of drawing by dual values
@@ -81,7 +80,7 @@ _LEAST_SHARE = 1e-6  # of the buffer; the solver's own tolerance is 1e-7
 
 _MOST_ROOTS = 64  # roots to try in an overlay of more than _MANY sites
 _MANY = 100  # sites
-_BOUND_TRIPLES = 64  # at first; prices find the others, even for many sites
+_BOUND_TRIPLES = 64  # to begin with; later turns draw more by price
 _ELEMENT_BYTES = 4
 
 
@@ -164,7 +163,7 @@ def packed(
         return second * triple.fill_s + (0.0 if triple in used else stay)
 
     in_use = sorted(used, key=_order)
-    # With this count, each link of a full mesh is in some eight; fewer would leave links unpriced.
+    # So each link of a full mesh is in about eight triples; with fewer, some would have no price.
     count = max(64, len(servers.roots) + 3 * servers.links // (n - 1))
     sharing = servers.share_out(in_use or servers.drawn_by_load(count, second), cost)
     bound = servers.least_z + second * least_fill_s
@@ -270,7 +269,8 @@ class _Servers:
         uplink_bps = np.array([port_bps(overlay, (site, "uplink")) for site in range(n)])
         downlink_bps = np.array([port_bps(overlay, (site, "downlink")) for site in range(n)])
         out_bps, in_bps = goodput_bps.sum(axis=1), goodput_bps.sum(axis=0)
-        # A port that its links cannot fill would only lead the program to another vertex.
+        # Ports that their links cannot fill never limit. They would only change which of several
+        # optima the solver returns.
         uplink_bps[uplink_bps >= out_bps] = np.inf
         downlink_bps[downlink_bps >= in_bps] = np.inf
         out_bps, in_bps = np.minimum(out_bps, uplink_bps), np.minimum(in_bps, downlink_bps)

@@ -117,7 +117,7 @@ class Channels:
         return self._settling.incomplete
 
     def add(self, plan: Plan, elements: int) -> Outcome:
-        """Use a plan for one more order of size of buffers; other orders may use it already."""
+        """Use a plan for buffers of one more order of magnitude; others may use it already."""
         outcome = Outcome()
         self.books.add(plan, elements)
         self._answering.use_room(outcome)
@@ -180,7 +180,7 @@ class Channels:
             refusal = self._compared(book, message, outcome)
         answers = book.request(_request(site, message), refusal)
         if answers is None:
-            self._refuse(site, message, outcome)
+            self._tell_it_is_over(site, message, outcome)
             return outcome
         if is_first and is_of_all:
             outcome.say += self.following.asked(site, message.number, signature)
@@ -202,12 +202,14 @@ class Channels:
             return outcome  # the first call fixes the followers of an exchange, so none precedes it
         answers = book.ask_ahead(_request(site, message))
         if answers is None:
-            self._refuse(site, message, outcome)
+            self._tell_it_is_over(site, message, outcome)
         else:
             self._answering.answer(message.channel, answers, outcome)
         return outcome
 
-    def _refuse(self, site: int, message: ExchangeRequest | AskAhead, outcome: Outcome) -> None:
+    def _tell_it_is_over(
+        self, site: int, message: ExchangeRequest | AskAhead, outcome: Outcome
+    ) -> None:
         """Tell a site that no further exchange follows, and why."""
         refused = self.books.refusal(message.channel, message.number)
         outcome.say.append((site, refused))
@@ -216,8 +218,7 @@ class Channels:
     def _take_back(self, site: int, outcome: Outcome, call: ExchangeRequest | None = None) -> None:
         """Take back a site's request ahead, unless it was for this call.
 
-        A request ahead may have been granted. It would hold room for ever, for which others may
-        wait.
+        A granted request ahead reserves room. Unused, it would keep that room from others for ever.
         """
         for channel, book in enumerate(self.books):
             is_its = call is not None and call.channel == channel

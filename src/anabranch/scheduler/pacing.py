@@ -72,9 +72,9 @@ class PaceBook:
     """The books of one run.
 
     Workers move in *groups*: under a barrier all together, in a forest those of each tree, else
-    each alone. If a group's updates are added up on their way, the loss of a worker voids the sums
-    with the others' updates, too. So the pace is told of a group's updates only once all of them
-    are complete.
+    each alone. A group is named by its first worker, its *lead*. If a group's updates are added up
+    on their way, the loss of a worker voids the sums with the others' updates, too. So the pace is
+    told of a group's updates only once all of them are complete.
 
     **A lost worker may join again.** Its updates under way are lost, and their numbers are not used
     again. It continues with the next number, up to the number of updates that each worker makes.
@@ -120,9 +120,8 @@ class PaceBook:
         outliers = None if rule is None else Outliers(rule.start())
         self.merge = Mean() if merge is None else merge
         self.times = RoundTimes()
-        # The batch size follows an iteration's time. The time to push counts only where it is the
-        # worker's own: a sum comes with its slowest part, and a worker that computes ahead does so
-        # while it pushes.
+        # The batch size follows an iteration's time. The time to push counts for single updates
+        # only: a sum waits for its slowest worker, and computing ahead overlaps the push.
         self._counts_pushing = not together and not ahead
         self._load = load
         self._clients = registered

@@ -7,9 +7,9 @@ Each has a :class:`Plug`. The op in a chunk's terms names the plug::
                                       `------ another site is ------------> Relays --> next lane
     this site's lane --_Outbound-- answers: Credit, Refusal, TimeReply
 
-**In charge.** One plug at a time decides the :class:`Fate` of lanes that end. First exchanges; a
-served model takes over when it is made; gossip takes over while it runs, and hands back to
-exchanges, which average the models at the end.
+**In charge.** One plug at a time decides the :class:`Fate` of lanes that end. Exchanges are in
+charge first. A served model replaces them once it is made. Gossip replaces them while it runs;
+then exchanges average the models.
 
 **The end of a lane.** Both ends notice it, and may report it more than once. Only the first report
 on a neighbour's latest incarnation counts, until that neighbour returns.
@@ -273,13 +273,13 @@ class DataPlane:
         Where lanes are made again, the neighbour does that at its end.
         """
         if self._in_charge.fate is not Fate.REMAKE:
-            self._lane_ended(sender, incarnation, self._cut(sender, self.config.site, error))
+            self._lane_ended(sender, incarnation, self._cut_error(sender, self.config.site, error))
 
     def no_longer_heard(self, target: int, incarnation: int, error: Exception) -> None:
         """Act on the end of the lane to a neighbour, noticed while receiving its answers."""
-        self._lane_ended(target, incarnation, self._cut(self.config.site, target, error))
+        self._lane_ended(target, incarnation, self._cut_error(self.config.site, target, error))
 
-    def _cut(self, source: int, target: int, error: Exception) -> LinkError:
+    def _cut_error(self, source: int, target: int, error: Exception) -> LinkError:
         ends = f"{self.config.name(source)} to {self.config.name(target)}"
         return LinkError(f"the lane from {ends} ended, says site {self.config.site}: {error}")
 
@@ -359,8 +359,8 @@ class DataPlane:
     def on_refusal(self, sender: int, refusal: Refusal) -> None:
         """Act on a neighbour's refusal of a message from this site.
 
-        A refused duplicate was counted before, and a chunk that this lane did not send is not
-        missed. But an exchange cannot end without a chunk that was refused, so this fails now.
+        Refusals of duplicates, and of chunks that this lane did not send, block no exchange. Any
+        other refused chunk does, so this fails.
         """
         error = PeerError(
             f"{self.config.name(sender)} refused a message of {self.config.name(self.config.site)}"
@@ -432,8 +432,8 @@ def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[],
 class _Inbound:
     """Receives the messages of a neighbour's lane to this site.
 
-    The first message tells a connection's purpose. Hello: a lane. Offer: the neighbour takes no
-    connections, and offers this one for this site's lane to it. PipeRequest: a pipe to the
+    The first message tells a connection's purpose. Hello: a lane. Offer: the neighbour accepts no
+    connections, so it opened this one for this site's lane to it. PipeRequest: a pipe to the
     scheduler.
 
     Args:

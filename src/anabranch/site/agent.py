@@ -631,7 +631,7 @@ class SiteAgent:
 
     def _stand(self) -> None:
         """Tell a restarted scheduler this site's state, and repeat messages it may have missed."""
-        self._collectives.stand()
+        self._collectives.report_after_restart()
         if self._plane is not None:
             for neighbour, incarnation in self._plane.neighbourhood.that_are_lost():
                 reason = f"{self._name} has no lane to it"

@@ -98,8 +98,7 @@ class Round:
         waited_for: the neighbour that sent that chunk; None for no neighbour.
         channel: the channel's number; 0 for all sites.
         size_bytes: the size of the buffer in wire format.
-        members: the channel's members once all had the result; empty where the loss of a site ends
-            the run.
+        members: the channel's members when the exchange ended; empty if losses are not repaired.
         contributions: the contributors, by elements; together they cover the result. Empty where
             all members are in all elements.
         was_kept: whether this site followed when the others made this call: it has contributed
@@ -358,7 +357,7 @@ class Collectives:
         elif self._scheduler.is_over:
             if not asked.granted.done():
                 self._scheduler.fail_with(asked.granted)
-        else:  # a call that the scheduler does not hear of takes nothing back
+        else:  # only a call that is sent to the scheduler takes requests ahead back
             self._take_back_all_but(state)
             request = ExchangeRequest(channel, state.number, signature, calls, asked.attempt)
             self._scheduler.post(request)
@@ -640,7 +639,7 @@ class Collectives:
 
     # --- from the scheduler
 
-    def stand(self) -> None:
+    def report_after_restart(self) -> None:
         """Tell a restarted scheduler this site's state, and repeat the pending requests."""
         for state in self._channels.values():
             for repair in state.forget_interruptions():

@@ -1,7 +1,7 @@
 """The life of each site, as its scheduler sees it: one table. Pure.
 
 A site is at one stage at a time. :data:`TABLE` lists every change of stage. An event that the table
-lacks at a stage is a bug of the scheduler, and raises an error::
+lacks at a stage is a bug of the scheduler, and raises an error. The main changes::
 
     absent ──joins──▶ joined ──is welcomed──▶ preparing ──is ready──▶ ready ──begins──▶ member
 
@@ -15,7 +15,8 @@ lacks at a stage is a bug of the scheduler, and raises an error::
   their part, and the run begins once all of them are ready. Every other site counts as lost from
   then on, so that each later join takes the same steps.
 - **A member** makes calls. After its last one it has *departed*: it is still a member, since the
-  others may need its lanes. It is *excluded* once another member makes a call that it has not made.
+  others may need its lanes. It is *excluded*, and has *left*, once another member makes a call that
+  it has not made. Where losses are not repaired, it leaves at once.
 - **A lost site** may join again, as another process. It is a *newcomer* until the members admit
   it: its neighbours hear of it, it starts, and it asks for admission. A worker of a served model is
   admitted as it starts. A newcomer counts as lost, so its end interrupts no call.
@@ -110,8 +111,8 @@ NEWCOMERS = frozenset({S.CAME, S.INTRODUCED, S.STARTED, S.ASKING})
 HAS_LEFT = frozenset({S.DEPARTED, S.LEFT, S.GONE})
 """Stages of sites that make no further call."""
 
-EXCLUDED = frozenset({S.GONE, S.LOST}) | NEWCOMERS
-"""Stages of sites that the run continues without."""
+AWAY = frozenset({S.GONE, S.LOST}) | NEWCOMERS
+"""Stages of sites through which no data travels. Those that have left may still relay."""
 
 
 class Lives(Stages[Stage, Happens]):
@@ -155,7 +156,7 @@ class Lives(Stages[Stage, Happens]):
     @property
     def lost(self) -> frozenset[int]:
         """The sites that the run continues without, newcomers among them."""
-        return self.sites(*EXCLUDED)
+        return self.sites(*AWAY)
 
     @property
     def left(self) -> frozenset[int]:
