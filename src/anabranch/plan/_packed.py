@@ -4,22 +4,23 @@ The limit (:mod:`anabranch.plan._limit`) packs triples (root, way up, way down) 
 This planner finds a few shallow triples that come near it; depth costs time while the pipeline
 fills. It looks for the shortest round of a buffer of ``bits`` bits:
 
-    minimise  bits * z + sum of share * fill    with    load(server) <= rate(server) * z.
+    minimise  bits * z + sum of share * fill    with    load(resource) <= rate(resource) * z.
 
-A *server* is a link or a port, and its *load* the sum of the shares that cross it. ``z`` is the
+A *resource* is a link or a port, and its *load* the sum of the shares that cross it. ``z`` is the
 seconds for a bit of the buffer once the pipeline is full. A triple's *fill* is the seconds of one
 chunk from the farthest leaf to the root and out to the farthest leaf; each hop costs a transfer and
 a latency.
 
 Over all triples this linear program is far too large, so the planner solves it over some:
 
-1. **Draw triples by load.** A server's price is ``((load + 1/2) / rate) ** 3``, with the load of
+1. **Draw triples by load.** A resource's price is ``((load + 1/2) / rate) ** 3``, with the load of
    all triples drawn so far. Each site in turn is the root of a cheap way up and a cheap way down.
    So loads even out, as in the packings of Garg and Könemann (FOCS 1998).
 2. **Share out** the buffer among them by the program. Its dual values say what a little more rate
-   of each server is worth, and are better prices. Draw a triple at every root by those prices, and
-   share out again. By duality, the price of the cheapest triple, with the least fill of its root,
-   bounds every round from below. The search stops near that bound, or when a turn no longer helps.
+   of each resource is worth, and are better prices. Draw a triple at every root by those prices,
+   and share out again. By duality, the price of the cheapest triple, with the least fill of its
+   root, bounds every round from below. The search stops near that bound, or when a turn no longer
+   helps.
 3. **Drop** the trees of least share, while the others take hardly longer.
 
 The stages and their results::
@@ -35,7 +36,7 @@ Trees that are not in use cost ``stay`` extra, so those in use stay unless other
 
 The search for a cheap way finds the cheapest, which may be deep, and then makes it shallower
 (:mod:`anabranch.plan._arborescence`). The shares are a vertex of the program, so there are no more
-trees than busy servers.
+trees than busy resources.
 
 What must never happen:
 
@@ -121,7 +122,7 @@ def packed(
 
     Args:
         overlay: n sites. Traced links count at their rate of time 0, see :meth:`Overlay.at`;
-            drifting latencies at their start; loss by goodput; each port as a server.
+            drifting latencies at their start; loss by goodput; each port as a resource.
         size_bytes: the buffer to make the round short for, > 0. The smaller it is, the more depth
             counts against rate. None for a buffer so large that rate counts most.
         chunk_bytes: the most bytes in a chunk, > 0; a smaller buffer is one chunk. A hop costs its
@@ -150,36 +151,36 @@ def packed(
     if n == 1:
         alone = _Triple(0, (NO_PARENT,), (NO_PARENT,), 0.0)
         return _plan(version, _Sharing((alone,), (1.0,), 0.0, np.zeros(0)))
-    servers = _Servers(overlay, min(chunk_bytes, size_bytes or math.inf))
-    least_fill_s = float(servers.least_fill_s.min())
+    resources = _Resources(overlay, min(chunk_bytes, size_bytes or math.inf))
+    least_fill_s = float(resources.least_fill_s.min())
     if size_bytes is None:
-        second = _SHORT_FILL * servers.least_z / least_fill_s
+        second = _SHORT_FILL * resources.least_z / least_fill_s
     else:
-        second = servers.unit_bps / (8 * size_bytes)
-    used = frozenset(servers.triples_of(previous)) if previous is not None else frozenset()
-    stay = _STAY * servers.least_z if used else 0.0
+        second = resources.unit_bps / (8 * size_bytes)
+    used = frozenset(resources.triples_of(previous)) if previous is not None else frozenset()
+    stay = _STAY * resources.least_z if used else 0.0
 
     def cost(triple: _Triple) -> float:
         return second * triple.fill_s + (0.0 if triple in used else stay)
 
     in_use = sorted(used, key=_order)
     # So each link of a full mesh is in about eight triples; with fewer, some would have no price.
-    count = max(64, len(servers.roots) + 3 * servers.links // (n - 1))
-    sharing = servers.share_out(in_use or servers.drawn_by_load(count, second), cost)
-    bound = servers.least_z + second * least_fill_s
+    count = max(64, len(resources.roots) + 3 * resources.links // (n - 1))
+    sharing = resources.share_out(in_use or resources.drawn_by_load(count, second), cost)
+    bound = resources.least_z + second * least_fill_s
     for turn in range(_TURNS):
         if sharing.cost <= (1 + _NEAR) * bound + stay:
             break
-        least, drawn = servers.drawn_by_price(sharing.prices, second)
+        least, drawn = resources.drawn_by_price(sharing.prices, second)
         bound, before = max(bound, least), sharing.cost
         if sharing.cost <= (1 + _NEAR) * bound + stay:
             break
         if in_use and turn == 0:
-            drawn = servers.drawn_by_load(count, second)
-        sharing = servers.share_out([*in_use, *sharing.triples, *drawn], cost)
+            drawn = resources.drawn_by_load(count, second)
+        sharing = resources.share_out([*in_use, *sharing.triples, *drawn], cost)
         if sharing.cost > (1 - _HELPS) * before:
             break
-    return _plan(version, servers.with_fewer(sharing, used, cost))
+    return _plan(version, resources.with_fewer(sharing, used, cost))
 
 
 def bound_rate_bps(overlay: Overlay) -> float:
@@ -191,19 +192,19 @@ def bound_rate_bps(overlay: Overlay) -> float:
     """
     if overlay.size == 1:
         return math.inf
-    servers = _Servers(overlay, _ELEMENT_BYTES * CHUNK_ELEMENTS)
-    triples = servers.drawn_by_load(_BOUND_TRIPLES, 0.0)
-    bound = servers.least_z
+    resources = _Resources(overlay, _ELEMENT_BYTES * CHUNK_ELEMENTS)
+    triples = resources.drawn_by_load(_BOUND_TRIPLES, 0.0)
+    bound = resources.least_z
     for _ in range(_BOUND_TURNS):
-        sharing = servers.share_out(triples, _no_cost)
+        sharing = resources.share_out(triples, _no_cost)
         if sharing.cost <= (1 + _NEAR) * bound:
             break
-        least, drawn = servers.drawn_by_price(sharing.prices, 0.0)
-        bound = max(bound, least / servers.worth(sharing.prices))
+        least, drawn = resources.drawn_by_price(sharing.prices, 0.0)
+        bound = max(bound, least / resources.worth(sharing.prices))
         # All triples stay, with a share or not: without some, prices could repeat in a cycle where
         # many sharings are equally good.
         triples += drawn
-    return servers.unit_bps / bound
+    return resources.unit_bps / bound
 
 
 def _no_cost(triple: _Triple) -> float:
@@ -232,7 +233,7 @@ class _Sharing:
         triples: at least one.
         shares: of each triple, > 0; they sum to 1.
         cost: z plus the sum of share * cost, in units of 1 / unit_bps.
-        prices: what a little more rate of each server would save: a dual solution, whose sum of
+        prices: what a little more rate of each resource would save: a dual solution, whose sum of
             price times rate is 1.
     """
 
@@ -249,10 +250,10 @@ def _plan(version: int, sharing: _Sharing) -> Plan:
     return Plan(version, tuple(trees), label=f"packed, {len(trees)} tree{plural}")
 
 
-class _Servers:
+class _Resources:
     """The m links and 2n ports of an overlay of n >= 2 sites; a missing port has infinite rate.
 
-    Servers are in order: links by source and target, uplinks, downlinks. Rates are in units of
+    Resources are in order: links by source and target, uplinks, downlinks. Rates are in units of
     ``unit_bps``: the least, over all sites, of what one can receive or send. z is in units of
     1 / unit_bps. All of the buffer passes each site in and out, so z >= 1. A tree crosses a link at
     most twice, so no link is of use beyond 2.
@@ -326,7 +327,7 @@ class _Servers:
         return _Triple(root, tuple(ways[0].tolist()), tuple(ways[1].tolist()), float(up_s + down_s))
 
     def drawn_by_load(self, count: int, second: float) -> list[_Triple]:
-        """Return triples, roots in turn, each over servers on which those before put little load.
+        """Return triples, roots in turn, each over resources on which those before put little load.
 
         Args:
             count: of triples.
@@ -357,7 +358,7 @@ class _Servers:
         In an overlay of very many sites, those are the roots whose triples may be cheapest.
 
         Args:
-            prices: of the servers; prices times rates sum to 1.
+            prices: of the resources; prices times rates sum to 1.
             second: what one second of fill costs, in units of z.
         """
         if self._n > _MANY:
@@ -393,7 +394,7 @@ class _Servers:
         return (price.T, self._hop_s.T) if up else (price, self._hop_s)
 
     def _crossed(self, source: _Ints, target: _Ints) -> _Ints:
-        """Return the servers that hops cross, shape (3, hops)."""
+        """Return the resources that hops cross, shape (3, hops)."""
         m = self.links
         return np.array([self._number[source, target], m + source, m + self._n + target])
 
@@ -410,15 +411,15 @@ class _Servers:
             ways = np.array([triple.up if up else triple.down for triple in triples])
             of, child = np.nonzero(ways != NO_PARENT)
             parent = ways[of, child]
-            servers = self._crossed(child, parent) if up else self._crossed(parent, child)
-            crossed.append(servers.ravel())
-            crossing.append(np.tile(of, len(servers)))
-        server, column = np.concatenate(crossed), np.concatenate(crossing)
-        fills = self._limited[server]
-        server, column = server[fills], column[fills]
-        row = (np.cumsum(self._limited) - 1)[server]  # one for each server that can fill
-        values = 1 / self._rates[server]
-        table = csc_array(  # adds up what falls on one place: a triple may cross a server twice
+            resources = self._crossed(child, parent) if up else self._crossed(parent, child)
+            crossed.append(resources.ravel())
+            crossing.append(np.tile(of, len(resources)))
+        resource, column = np.concatenate(crossed), np.concatenate(crossing)
+        fills = self._limited[resource]
+        resource, column = resource[fills], column[fills]
+        row = (np.cumsum(self._limited) - 1)[resource]  # one for each resource that can fill
+        values = 1 / self._rates[resource]
+        table = csc_array(  # adds up what falls on one place: a triple may cross a resource twice
             (
                 np.concatenate([values, np.full(m, -1.0)]),
                 (np.concatenate([row, np.arange(m)]), np.concatenate([column, np.full(m, k)])),

@@ -16,23 +16,23 @@ doubles the delay. The metric has no ports.
 
 **The contention bound.** Chunks pipeline, so a long round is as slow as its busiest link or port,
 whatever the depth of the trees; path sums matter only while the pipeline fills and drains. Look at
-one *server*: a link, or a port, which serves all of a site's outgoing or incoming links. Trees
+one *resource*: a link, or a port, which serves all of a site's outgoing or incoming links. Trees
 cross it in *passages* (tree, way, edge, hop). For each passage
 
-- ``head`` is the earliest moment that a first chunk can reach the server: one chunk's transfer and
-  latency along the slowest path that feeds it (from the leaves, and for the way down through the
-  root);
+- ``head`` is the earliest moment that a first chunk can reach the resource: one chunk's transfer
+  and latency along the slowest path that feeds it (from the leaves, and for the way down through
+  the root);
 - ``work`` is ``share * bits / rate``, with the link's goodput or the port's rate;
 - ``tail`` is the least time from the end of its last chunk's transfer on this hop to that chunk's
   last consumer.
 
-For any set S of passages, the server cannot begin before the least head, is busy for the sum of
+For any set S of passages, the resource cannot begin before the least head, is busy for the sum of
 their work, and leaves at least the least tail undone. So in any order of service, and in any
 division of a port's rate among links,
 
-    seconds >= max over servers, over S of (min head in S + sum of work in S + min tail in S).
+    seconds >= max over resources, over S of (min head in S + sum of work in S + min tail in S).
 
-The inner maximum is the length of the server's preemptive schedule that always serves the longest
+The inner maximum is the length of the resource's preemptive schedule that always serves the longest
 tail (Jackson's rule; Carlier 1982). The code builds that schedule, in O(k log k) for k passages.
 The bound is a true lower bound, and exact where one link is clearly the busiest. Against the
 schedule event by event, for 61 M float32 in chunks of 2**18, it is less than 1 % short on Internet2
@@ -57,7 +57,7 @@ from anabranch.plan._load import Port, link_load, port_bps, ports_on
 from anabranch.plan._model import NO_PARENT, Plan, Tree, link_of
 
 _Link = tuple[int, int]
-_Server = TypeVar("_Server", _Link, Port)
+_Resource = TypeVar("_Resource", _Link, Port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +153,9 @@ def predict(plan: Plan, overlay: Overlay, size_bytes: float, *, chunk_bytes: flo
     )
 
 
-def _slowest(passages: Mapping[_Server, list[_Passage]]) -> tuple[float, _Server | None]:
-    """Return the largest bound and its server, the last of equals; (0.0, None) without servers."""
-    bounds = ((_bound_s(found), server) for server, found in passages.items())
+def _slowest(passages: Mapping[_Resource, list[_Passage]]) -> tuple[float, _Resource | None]:
+    """Return the largest bound and its resource, the last of equals; (0.0, None) for none."""
+    bounds = ((_bound_s(found), resource) for resource, found in passages.items())
     return max(bounds, default=(0.0, None))
 
 
@@ -230,7 +230,7 @@ def _passages(
 def _bound_s(passages: list[_Passage]) -> float:
     """Return the largest of min head + sum of work + min tail over all sets of passages.
 
-    At every moment the server serves the passage of longest tail among those that have come.
+    At every moment the resource serves the passage of longest tail among those that have come.
     """
     coming = sorted(passages, key=lambda passage: passage.head_s, reverse=True)
     waiting: list[tuple[float, float]] = []  # (-tail, work left)

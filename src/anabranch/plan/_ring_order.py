@@ -1,19 +1,21 @@
 """The best order of sites round a ring.
 
-All sites send the same amount, so a ring is as slow as its slowest *server*, a link or a port: the
-one of most ``crossings / rate``. A site's data to its neighbour crosses the links of the whole way
-between them, the ports at its ends, and the ports of its relays. Without relays every order crosses
-each port once, and the best order is the bottleneck travelling salesman's tour over directed links.
-With relays, ways share links. Of equally quick orders, the one of least latency all round is best.
+All sites send the same amount, so a ring is as slow as its slowest *resource*, a link or a port:
+the one of most ``crossings / rate``. A site's data to its neighbour crosses the links of the whole
+way between them, the ports at its ends, and the ports of its relays. Without relays every order
+crosses each port once, and the best order is the bottleneck travelling salesman's tour over
+directed links. With relays, ways share links. Of equally quick orders, the one of least latency all
+round is best.
 
 Up to nine sites the search tries all orders. Beyond, it improves greedy walks in steps:
 
-- A step parts two neighbours, first those whose servers are the slowest. It then closes the ring by
-  exchanging the two parts before and behind a cut, or by reversing a part (as Or-3opt and 2-opt
+- A step parts two neighbours, first those whose resources are the slowest. It then closes the ring
+  by exchanging the two parts before and behind a cut, or by reversing a part (as Or-3opt and 2-opt
   do): about n * n / 2 orders. The search estimates all of them at the loads of the present order,
   and computes the few that look best.
-- Steps first lower the sum over servers of ``(crossings / rate) ** 16``, which the slowest server
-  dominates. Then they lower the latency, while no server may become slower than the slowest was.
+- Steps first lower the sum over resources of ``(crossings / rate) ** 16``, which the slowest
+  resource dominates. Then they lower the latency, while no resource may become slower than the
+  slowest was.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from anabranch.plan._model import link_of
 
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.intp]
-_Price = Callable[[_Floats], _Floats]  # of servers, by their crossings / rate
+_Price = Callable[[_Floats], _Floats]  # of resources, by their crossings / rate
 
 _MOST_EXACT = 9  # sites of which all orders are tried: 40,320
 _MOST_STARTS, _STARTS_OF_ALL = (
@@ -38,7 +40,7 @@ _MOST_STARTS, _STARTS_OF_ALL = (
     400,
 )  # greedy walks; fewer for larger overlays, as each takes longer
 _STEEP = 16
-_FORBIDDEN = 1e6  # the price of twice the slowest server's time, in latencies all round
+_FORBIDDEN = 1e6  # the price of twice the slowest resource's time, in latencies all round
 _WORKED_OUT = 8  # moves of a step to compute
 _EQUAL = 1e-9  # relative
 
@@ -74,8 +76,8 @@ def best_order(
 class _Search:
     """The costs of orders of n >= 3 sites, and a search for cheaper orders.
 
-    Servers are in order: links as the overlay has them, uplinks, downlinks. An order is an array of
-    all sites, shape (n,); the ordered pair of sites (s, t) has the number ``s * n + t``.
+    Resources are in order: links as the overlay has them, uplinks, downlinks. An order is an array
+    of all sites, shape (n,); the ordered pair of sites (s, t) has the number ``s * n + t``.
     """
 
     def __init__(
@@ -94,14 +96,14 @@ class _Search:
         crossed: list[int] = []
         for source, target in permutations(range(n), 2):
             way = ways.get((source, target), (source, target))
-            servers = [number[hop] for hop in pairwise(way)]
-            servers += [first + relay for relay in way[1:-1] for first in (m, m + n)]
+            resources = [number[hop] for hop in pairwise(way)]
+            resources += [first + relay for relay in way[1:-1] for first in (m, m + n)]
             latency_s = sum(link_of(overlay, *hop).latency_s for hop in pairwise(way))
             back = [target * n + source] if both_ways else []
             for pair in (source * n + target, *back):
                 self._latency_s[pair] += latency_s
-                pairs += [pair] * len(servers)
-                crossed += servers
+                pairs += [pair] * len(resources)
+                crossed += resources
         self._crossings = csr_array(
             (np.ones(len(crossed)), (pairs, crossed)), shape=(n * n, m + 2 * n)
         )
@@ -117,7 +119,7 @@ class _Search:
         return orders * self._n + np.roll(orders, -1, axis=-1)
 
     def _loads(self, orders: _Ints) -> _Floats:
-        """Return how often each server is crossed, shape (orders, servers)."""
+        """Return how often each resource is crossed, shape (orders, resources)."""
         from scipy.sparse import csr_array
 
         count, n = orders.shape
@@ -128,7 +130,7 @@ class _Search:
         return np.asarray((neighbours @ self._crossings).toarray() + self._always)
 
     def _busy(self, orders: _Ints) -> _Floats:
-        """Return each server's crossings / rate, shape (orders, servers)."""
+        """Return each resource's crossings / rate, shape (orders, resources)."""
         return self._loads(orders) * self._s_per_bit
 
     def _round_s(self, orders: _Ints) -> _Floats:
@@ -168,7 +170,7 @@ class _Search:
         return self._descend(order, too_slow, 1 / round_s)
 
     def _descend(self, order: _Ints, price: _Price, second: float) -> _Ints:
-        """Return the order after all steps that lower the price of its servers and seconds."""
+        """Return the order after all steps that lower the price of its resources and seconds."""
         while (better := self._step(order, price, second)) is not None:
             order = better
         return order
