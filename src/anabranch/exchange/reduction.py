@@ -158,8 +158,7 @@ class Reduction:
         # By (plan version, chunk, elements). An early sum may name a wrong version or size; it must
         # not mix with the right one.
         self._partials: dict[tuple[int, int, int], _Partial] = {}
-        # float32: a child's elements go to the accumulator without a conversion.
-        self._is_plain = self._arithmetic.has_numbers and self._arithmetic.item_bytes == 4
+        self._is_float32 = self._arithmetic.has_numbers and self._arithmetic.item_bytes == 4
         self._plan: Plan | None = None
         self._root: Root
         self._places: tuple[Place, ...] = ()
@@ -189,8 +188,8 @@ class Reduction:
         self._contributes = self._site in (plan.members if contributors is None else contributors)
         self._awaits_own = self._contributes
         is_lone = contributors is not None and len(contributors) == 1
-        # A SUM and a 16-bit MEAN scale even a lone contribution by its weight: a SUM adds weighted
-        # elements, and a 16-bit MEAN travels divided by its weight and is multiplied on arrival.
+        # A SUM and a 16-bit MEAN scale even a lone contribution: a SUM adds weighted elements, and
+        # a 16-bit MEAN travels divided by its weight.
         op, is_half = self._arithmetic.op, self._arithmetic.item_bytes == 2
         self._is_lone = is_lone and op != Op.SUM and not (op == Op.MEAN and is_half)
 
@@ -310,7 +309,7 @@ class Reduction:
             partial = self._open(key)
         partial.started.add(child)
         gathering = partial.gathering
-        if self._is_plain:
+        if self._is_float32:
             piece: Piece | None = cast("Accumulator", gathering).take
         else:
             piece = self._arithmetic.intake(gathering, message.weight)

@@ -82,9 +82,7 @@ def _check_reaches_root(root: int, parents: tuple[int, ...], way: str) -> None:
 
 @dataclass(frozen=True)
 class Group:
-    """Workers whose updates are summed on their way to the servers of a model.
-
-    It is no :class:`anabranch.Group`, which has all sites of a run.
+    """Workers whose updates are summed on their way to servers; not an ``anabranch.Group``.
 
     Args:
         workers: by index, in rising order; at least one.

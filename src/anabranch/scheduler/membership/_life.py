@@ -31,8 +31,7 @@ a call, or a departed site is reported as dead.
 
 The connection of a site is no stage. It may be broken or silent for a while (`_presence`), and
 neighbours may report that their lanes to the site ended (`_cut_links`); a loss ends all three.
-Whether a member follows the others' calls until it is in step is state of the calls
-(`calls/_following`).
+Whether a member follows the others' calls is state of the calls (`calls/_following`).
 """
 
 from __future__ import annotations
