@@ -50,8 +50,8 @@ class FlR2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="fl-r2sp"):
         order: whose turn is next: in a ``fixed`` order (the paper's), or the group that has had
             enough updates for longest (``ready``, ours). Under ``ready`` no two turns are closer
             than ``relaxation / sum(1 / T_g)``, with T_g the moving average of a group's rounds.
-            That is T / M where groups are alike. The port is as busy at all times, and a fast group
-            waits for no slow one.
+            That is relaxation * T / M for equal groups. The port is as busy at all times, and a
+            fast group waits for no slow one.
         collects: the updates in a step: all that come before the group's ``turn`` (ours), or only
             those that came until the ``fraction`` was complete (the paper's).
         give_up_after: for how many turns of its group a straggler may compute. Then it abandons its
