@@ -1,8 +1,8 @@
 """Spread: one site's part in handing results down from the roots of a plan's trees. Pure.
 
 A site passes a chunk's result on before it reports the chunk as finished, since the sites below
-wait for it. A subtree without receivers gets nothing. A lone receiver's chunks come from the roots
-directly; the sites between relay them.
+wait for it. A subtree without receivers gets nothing. A lone receiver's chunks come from the roots;
+the sites between only relay them.
 
 **A chunk at one site**::
 
@@ -30,8 +30,8 @@ been sent; ``Unsent`` counts them.
 
 - A result overwrites own elements whose sum has not begun to leave (``_own_has_left``).
 - A result of one chunk is taken twice, or from a site that is not the parent in the chunk's tree.
-- After ``stop``, bytes still arrive in the buffer: a repair reads it by then. A closed landing
-  discards them.
+- Bytes are written into the buffer after ``stop``, while a repair reads it. A closed landing
+  discards them instead.
 """
 
 from __future__ import annotations

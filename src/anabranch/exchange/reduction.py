@@ -2,7 +2,7 @@
 
 A site passes a chunk's sum on once it holds its own contribution and every child's sum. At the
 root the sum is complete. A subtree without contributors sends nothing, and its parent does not wait
-for it. A lone contributor's chunks go to the roots directly; the sites between relay them.
+for it. A lone contributor's chunks go to the roots; the sites between only relay them.
 
 **A chunk at one site.** Its state is its place in one of two tables::
 
@@ -188,8 +188,8 @@ class Reduction:
         self._contributes = self._site in (plan.members if contributors is None else contributors)
         self._awaits_own = self._contributes
         is_lone = contributors is not None and len(contributors) == 1
-        # A SUM and a 16-bit MEAN scale even a lone contribution: a SUM adds weighted elements, and
-        # a 16-bit MEAN travels divided by its weight.
+        # Even a lone contribution is scaled by a SUM, which adds weighted elements, and by a 16-bit
+        # MEAN, which travels divided by its weight.
         op, is_half = self._arithmetic.op, self._arithmetic.item_bytes == 2
         self._is_lone = is_lone and op != Op.SUM and not (op == Op.MEAN and is_half)
 
@@ -197,8 +197,8 @@ class Reduction:
         """Take in the next chunks and the trees that carry them.
 
         Raises:
-            OutOfPlaceMessage: the plan does not have such a tree; or a sum of this chunk contains
-                early data from a site that is no child in its tree.
+            OutOfPlaceMessage: the plan does not have such a tree; or an early sum of this chunk
+                mixes data of a child in its tree with data of a site that is none.
         """
         assert self._plan is not None
         if any(not 0 <= chunk.tree < len(self._places) for chunk in chunks):
@@ -284,8 +284,8 @@ class Reduction:
         """Return where a child's sum goes.
 
         Raises:
-            MalformedMessage: an impossible weight or size, or a weight unlike that of the child's
-                other sums.
+            MalformedMessage: an impossible weight or size. Or a weight unlike that of the child's
+                other sums, if the chunk is dealt already.
             DuplicateMessage: this child's sum of this chunk has arrived, or begun to.
             OutOfPlaceMessage: the terms, plan, chunk, size or child are not this exchange's.
         """
@@ -380,7 +380,7 @@ class Reduction:
         return [send]
 
     def _send_own(self, chunk: Chunk) -> list[Action]:
-        """Pass on a chunk to which only this site contributes; a lone one's elements unchanged."""
+        """Pass on this site's elements of a chunk without children; a lone site's, unscaled."""
         assert self._own is not None
         buffer, weight = self._own
         place, act = self._places[chunk.tree], self._arithmetic

@@ -38,8 +38,9 @@ What must never happen:
   the loop's thread, which would wait for itself.
 - *A fork uses the group.* It has no loop's thread; each call checks the process id.
 - *The interpreter ends before the member has left.* :mod:`anabranch.group._exit` prevents that.
-- *Members average unlike models unnoticed.* The first mean warns if none of ``broadcast``,
-  ``verify``, ``average`` and ``admit`` came before; ``_watch`` compares models now and then.
+- *Members average unlike models unnoticed.* The first mean of all sites warns if none of
+  ``broadcast``, ``verify``, ``average``, ``gossip`` and ``admit`` came before; ``_watch`` compares
+  models now and then.
 """
 
 from __future__ import annotations
@@ -360,10 +361,10 @@ class Group:
         (``logging.getLogger("anabranch")``). ``Handle.contributors`` names the contributors of each
         result.
 
-        If the tensors are gradients of a ``torch.optim`` optimizer, sites compare their parameters
-        before the first step, the second, the fourth and so on. A checksum travels with the next
-        mean. If the parameters differ before the first step, that mean fails at every member. If
-        they diverge later, each site's log names the sites, once.
+        If the tensors are gradients of a ``torch.optim`` optimizer, each site makes a checksum of
+        their parameters before steps 1, 2, 4, 8 and so on, from 1,024 every 1,024 steps. The
+        checksum travels with the next mean. That mean fails at every member if parameters differed
+        before step 1. If they diverge later, each site's log names the sites, once.
 
         Args:
             tensors: one tensor or array, or several, of any shapes: float32, float16 or bfloat16,
@@ -380,8 +381,8 @@ class Group:
             more: a hint that this site's next call is an all-reduce of the same op, wire and number
                 of elements in this group. The next plan is then requested before this call ends,
                 which saves a round trip to the scheduler. The hint binds nothing, and changes no
-                result. From the first mean of gradients to the comparison before the first step, it
-                is ignored.
+                result. It is ignored from the first mean of gradients until a mean carries the
+                first checksum, or until 1,024 means.
 
         Raises:
             ValueError: the tensors, the weight or a name are invalid; says which.
@@ -677,9 +678,12 @@ class Group:
 
         Without an outer optimiser, sites average their models. With one, sites average the changes
         of their models since the last average, and the outer optimiser makes a step with that mean
-        (DiLoCo). Memory beside the model, in copies of it: none for a plain mean; two for an outer
-        optimiser, and one for its momentum; two for a delay, or one beside an outer optimiser; one
-        for fragments or for :class:`anabranch.Moved`, if there is no outer optimiser.
+        (DiLoCo). Memory beside the model, in copies of it:
+
+        - a plain mean: none;
+        - an outer optimiser: two, and one more for its momentum;
+        - a delay: two, or one more with an outer optimiser;
+        - fragments, or :class:`anabranch.Moved`: one, or none more with an outer optimiser.
 
         Args:
             parameters: a model: then its parameters that need gradients, and the buffers in its
@@ -837,8 +841,8 @@ class Group:
         Every member calls it at the same place, such as before each step. If no site waits, it
         costs a round trip to the scheduler. If one does, the members copy the state, send it in the
         background, and continue at once. A newcomer to a running group calls this first, and
-        continues from the state that it returns. Its next calls are exchanges that the others have
-        made meanwhile: they return at once, without its contribution, until it has caught up. So
+        continues from the state that it returns. It then repeats the exchanges that the others have
+        made meanwhile. These return at once, without its contribution, until it has caught up. So
         one program serves all sites, whenever they join::
 
             step = 0
@@ -856,11 +860,12 @@ class Group:
             state: dictionaries, lists and tuples of tensors or arrays of any type, numbers, strings
                 and bytes; or a function that returns them, called only if a site needs the state.
                 Tensors must be alike at all members, since each member sends parts of them. All
-                else comes from the first member. Average buffers that differ between members (of
-                batch normalisation) before.
+                else comes from the first member. If buffers differ between members, as those of
+                batch normalisation do, average them before this call.
 
         Returns:
-            The members' state at a new site; None at the others.
+            The state, at each site that receives it: a newcomer, or at the group's first call every
+            site but the first. Otherwise None.
 
         Raises:
             ValueError: the group begins, and the state has a value of another type; says where.
@@ -940,7 +945,7 @@ class Group:
     def batch_size(self) -> int | None:
         """The number of samples for the next update's batch, from the latest :meth:`pull`.
 
-        None if the group's load does not set it, and if no update is due.
+        None if the group's load does not set it, or if no update is due.
         """
         return self._member.batch_size
 
@@ -1040,7 +1045,10 @@ class Group:
         member.thread.run(now(partial(member.site.report_accuracy, told, step)))
 
     def close(self) -> None:
-        """Leave: wait until this site's calls have ended and every site has left, and close.
+        """Leave, and close.
+
+        Waits until this site's calls have ended, and all others have left or one makes a call
+        without this site. A worker of a served model leaves at once.
 
         Raises:
             RunAborted: the group has ended before; names the cause.

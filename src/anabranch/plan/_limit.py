@@ -17,24 +17,24 @@ Any pairing of a root's ways up and down will do, so the greatest x is the optim
 program in d and lam. Its rows, two for each set, are made as they are needed: solve with some rows,
 find violated rows by minimum cuts between the super-root and each site, add those, solve again. The
 solution with some rows is an upper bound, but a bad guide: it sits in a corner that most of the
-other rows cut off. So the search keeps a feasible point too, and looks for rows that the point half
-way between the two violates ("in-out separation", Ben-Ameur and Neto 2007). Where there is none,
-that point is feasible, and the gap has halved. The answer is exact but for rounding: relative 1e-6,
-up to about a thousand links.
+missing rows would cut off. So the search keeps a feasible point too, and looks for rows that the
+point half way between the two violates ("in-out separation", Ben-Ameur and Neto 2007). Where there
+is none, that point is feasible, and the gap has halved. The answer is exact but for rounding:
+relative 1e-6, up to about a thousand links.
 
 A port adds a row: the sum of ``u + d`` over its links is no more than its rate. Its links cannot
-all be full then, so ``u + d = c - s``, with a variable ``s`` for each link's unused rate. Only the
-links of a port that is slower than all of them together have an ``s``.
+all be full then, so ``u + d = c - s``, with a variable ``s`` for each link's unused rate. Only
+links at a port whose rate is below their total goodput have an ``s``.
 
-Now let every link be as fast one way as the other. A spanning tree, climbed one way and descended
-the other, takes its rate once from each direction of its edges. So packing triples is packing
-spanning trees, and x is the strength of the graph (Tutte; Nash-Williams)
+Now let every link be as fast one way as the other. A triple that climbs and descends one spanning
+tree takes its rate once from each direction of each edge. Packing such triples is packing spanning
+trees, and x is the strength of the graph (Tutte; Nash-Williams)
 
     x = min over partitions P of the sites of  c(P) / (|P| - 1),
 
 with c(P) the goodput, *in one direction*, of all pairs that P parts. Full duplex adds no factor:
-the second direction carries the way down. Other ways are no faster: the way up and the way down
-each need ``|P| - 1`` arcs between the parts, and both directions together offer ``2 c(P)``.
+the second direction carries the way down. Triples whose two ways use different trees are no faster:
+each way needs ``|P| - 1`` arcs between the parts, and both directions together offer ``2 c(P)``.
 """
 
 from __future__ import annotations
@@ -104,9 +104,9 @@ def limit_s(overlay: Overlay, size_bytes: float, rate_bps: float | None = None) 
 def least_latency_s(overlay: Overlay) -> float:
     """Return the fewest seconds that an all-reduce of a single bit takes.
 
-    Some site adds the bit up, and sends the result to all sites. The bound is the least, over these
-    sites, of the latency from the farthest site plus the latency to the farthest. Latencies are
-    those of the start.
+    Some site adds the bit up, and sends the result to all sites. The bound is the least, over every
+    site that could do so, of the latency from the farthest site plus the latency to the farthest.
+    Latencies are those of the start.
 
     :func:`limit_s` takes the larger of the two bounds, not their sum: while some bits go up, the
     links carry others down, so a round may take less than both together.
@@ -197,7 +197,7 @@ class _Program:
         return np.asarray(result.x)
 
     def _cut_terms(self, up: bool, some: tuple[int, ...]) -> _Terms:
-        """Return a row: d(into X) or (c - s - d)(out of X) reaches lam(all but X) = x - lam(X)."""
+        """Return X's row: d(into X) or (c - s - d)(out of X) >= lam(all but X) = x - lam(X)."""
         inside = np.zeros(self._n, dtype=bool)
         inside[list(some)] = True
         crossing = inside[self._source] != inside[self._target]

@@ -44,14 +44,14 @@ class Unsettled:
         sources: of a broadcast or a transfer, the members with all of the result, in the same bits;
             None if all contribute.
         followers: members that contribute nothing, while all others do.
-        earlier: the generation of an earlier exchange of this number that was taken back, since
-            answers to its interruptions may be on their way.
+        earlier: the last generation of a withdrawn exchange of this number. Answers to its
+            interruptions may still arrive.
 
     Attributes:
         generation: 0 until the first interruption, and higher with each one.
         exchanges: the numbers of the exchanges under way that complete it.
         contributions: the sites whose contributions are in the result, by range of elements.
-        repaired: the numbers of elements that were reduced again, and spread from a holder.
+        repaired: two counts of elements: reduced again, and spread from a holder.
     """
 
     def __init__(
@@ -80,7 +80,10 @@ class Unsettled:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the present members, and no others, have contributed to every element."""
+        """Whether the present members, and no others, contributed to every element.
+
+        Always true of a broadcast or a transfer.
+        """
         return self.sources is not None or all(
             self._members == set(each.sites) for each in self.contributions
         )

@@ -2,8 +2,8 @@
 
 A loss takes these steps in order. The losses are recorded (`losses`), and the stages of sites
 change. A plan for the rest is found. The exchanges under way are interrupted. The journal is
-written. Then members hear of all this. The journal comes first: a restarted scheduler must not
-count a site as a member after the others have heard of its loss.
+written. Then members hear of all this. A restarted scheduler must not count a site whose loss the
+others know, so they hear of it after the journal is written.
 
 A departed site stays a member while no other member makes a further call: its lanes may still carry
 the others' results. After that the others exclude it, and keep it as a relay only if they do not
@@ -33,7 +33,7 @@ class Survivors:
         repairs: how all-reduces continue after a loss; None if a loss ends the run.
         planning: plans for the remaining sites and links.
         pace: of the served model; None where sites all-reduce.
-        admission: starts newcomers that waited for a lost site alone.
+        admission: starts newcomers that waited only for a site that is now lost.
         follow: acts on the outcome of calls that end.
         remember: writes the journal.
         begin: begins the run if all sites of the start are ready.
@@ -117,7 +117,7 @@ class Survivors:
         return not others <= run.losses.further(run.overlay, {site}).members(size)
 
     def _say_it_left(self, site: int) -> None:
-        """Log that a site has left, and dismiss it; a broken connection first has to resume."""
+        """Log that a site has left, and dismiss it, over its next connection if this one broke."""
         run = self._run
         run.note(events.SiteLeft(at_s=run.since_start_s(), site=site))
         run.dismiss(site, others_go_on=True)

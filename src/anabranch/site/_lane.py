@@ -8,9 +8,8 @@
 
 - *ready*: a heap in order of ``priority``. A task for each strand (connection) takes the next.
 - *parked*: first in, first out, for each route. A credit moves one message on.
-- *leaving*: its bytes are being written. ``has_left`` is true from now on, so a result may
-  overwrite the elements of a sum whose last bytes are still leaving: the result depends on that
-  sum, so it can only arrive after all of it was received.
+- *leaving*: its bytes are being written. ``has_left`` is true from now on. Then a result may
+  overwrite a sum's elements: it can only arrive after the whole sum was received.
 - *ended*: ``end`` frees its memory and tells what waits for it. ``withdraw`` returns messages that
   have not begun to leave. ``drop`` ends all, as if they had been sent.
 
@@ -102,7 +101,7 @@ class _Ready:
     def __init__(self) -> None:
         self._urgent: list[_Entry] = []
         self._spare: list[_Entry] = []
-        self._is_spare_due = False  # the latest message was another, and a spare one waited
+        self._is_spare_due = False  # the latest message was not spare, while a spare one waited
 
     def __bool__(self) -> bool:
         return bool(self._urgent or self._spare)

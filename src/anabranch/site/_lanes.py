@@ -20,9 +20,9 @@ the hop before gets a ``Credit``. ``_held`` counts the chunks of each route that
 neighbour that sends more than its window is refused. It counts by incarnation: a neighbour that
 died and returned begins with a full window, and gets no credit for its earlier process's chunks.
 
-**What must never happen.** A message for a lost neighbour stays queued; it ends as if it had been
-sent, or its exchange would never end. ``routes`` leads to a dropped lane. A relayed chunk ends
-without giving its credit back.
+**What must never happen.** A message for a lost neighbour stays queued: its exchange would never
+end, so such a message ends as if it had been sent. ``routes`` leads to a dropped lane. A relayed
+chunk ends without giving its credit back.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Lanes:
         return self._lanes[target]
 
     def put(self, send: Send) -> None:
-        """Put a message on the next lane of its path, past any fork."""
+        """Put a message on the next lane of its path, bypassing any fork."""
         path = send.message.path
         to = path[path.index(self._config.site) + 1]
         if to in self._neighbourhood.lost:
@@ -115,7 +115,7 @@ class Lanes:
             self.lane(to).put(send)
 
     def post(self, target: int, message: Message) -> None:
-        """Send a message without payload to a neighbour, past the queue; open its lane."""
+        """Send a message without payload to a neighbour, bypassing the queue; open its lane."""
         self.lane(target).post(message)
 
     def say(self, target: int, message: Message) -> None:
@@ -317,7 +317,7 @@ class Relays:
         return Sink(target, done=partial(self._put, relayed))
 
     def _give_credit(self, sender: int, incarnation: int, relayed: Send) -> None:
-        """Tell the hop before that a chunk has been passed on, unless that is another process."""
+        """Tell the hop before that a chunk has been passed on, unless it is another process now."""
         path = relayed.message.path
         held = path, incarnation
         self._held[held] -= 1

@@ -5,7 +5,8 @@ Theory of operation
 
 Each call takes one of four ways::
 
-    all_reduce (sum, mean, max of floats), broadcast   -> exchange of the group, over its plan
+    all_reduce (sum, mean, max of float32,             -> exchange of the group, over its plan
+      float16, bfloat16), broadcast
     barrier, all_gather up to 64 KiB a rank,           -> gathering through the scheduler
       calls without elements
     everything else                                    -> gathering that compares the calls, then
@@ -27,9 +28,9 @@ A collective passes through these parts::
 
 A *work* is under way until the first of three events settles it: its result, its deadline, or the
 end of the process group. Later events change nothing. A *process group* runs until it is *over*
-(``_over`` has the reason) or *closed*. It is over once a call has exceeded its timeout or ended
-with ``RunAborted``. ``shutdown`` also ends it if the wait for a call was interrupted. From then on
-every call at this rank fails with that reason.
+(``_over`` has the reason) or *closed*. It is over once a collective has exceeded its timeout or
+ended with ``RunAborted``; a late ``send`` or ``recv`` ends gloo alone. ``shutdown`` also ends it if
+the wait for a call was interrupted. From then on every call at this rank fails with that reason.
 
 What must never happen:
 
@@ -40,8 +41,9 @@ What must never happen:
 - *A call after a late one meets another rank's earlier call.* So one late call ends the process
   group. The whole group ends too, at all ranks, if the call may still write its tensors
   (``Work.exchanges``), if this process group owns the group, or if it is being destroyed.
-- *A collective runs in torch's base class.* That holds the interpreter's lock, for which gloo's
-  threads wait with their own lock held. So this class defines every collective that torch has.
+- *A collective runs in torch's base class.* That would wait for gloo with the interpreter's lock
+  held. Gloo's threads wait for that lock, and hold gloo's. So this class defines every collective
+  that torch has.
 - *The interpreter ends with gloo's threads alive.* ``_end_at_exit`` destroys gloo before.
 """
 
@@ -405,7 +407,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
             return  # the work has ended just now
         self._is_over(error)
         # A late barrier of a subgroup moves no elements. It ends the whole group only while the
-        # subgroup is being destroyed, which it would hold up.
+        # subgroup is being destroyed, as it would hold up that destruction.
         if self._owns or work.exchanges or self._is_closed:
             self.membership.fail(error)
 

@@ -60,8 +60,10 @@ from anabranch.scheduler.calls._books import Books
 from anabranch.scheduler.calls._outcome import Outcome, Repaired
 
 Transferring = Callable[[Collection[int], int, int, int], Sequence[tuple[int, Ranges, Plan]]]
-"""Which members send which ranges to a site without the state: called with the holders, that site,
-the number of elements and the plans' version; returns what `scheduler._transfer.shares` returns."""
+"""A function like `scheduler._transfer.shares`: which holders send which ranges to a receiver.
+
+Arguments: the holders, the receiver, the number of elements, and the version of the plans.
+"""
 
 
 class Settling:
@@ -123,8 +125,8 @@ class Settling:
     def forget_all_but(self, channel: int, held: Container[int]) -> None:
         """Forget the exchanges of a channel that its book holds no longer.
 
-        No message announces these failures: a book may fail an exchange after all members that knew
-        the channel were lost.
+        When all members that knew a channel are lost, its book may fail an exchange, and no message
+        to a member announces that.
         """
         for key in [each for each in self._unsettled if each[0] == channel]:
             if key[1] not in held:
