@@ -38,7 +38,7 @@ def test_a_sum_that_overflows_is_infinite_whatever_the_program_asks_of_numpy(wir
     assert np.isinf(own).all()
 
 
-@pytest.mark.parametrize("combine", [np.add, np.maximum])
+@pytest.mark.parametrize("combine", [np.add, np.maximum, np.minimum])
 @given(
     elements=st.integers(1, 40),
     children=st.integers(0, 3),
@@ -95,13 +95,18 @@ def reduced(act: Arithmetic, own: Floats, others: list[Floats], weights: list[fl
 
 
 @pytest.mark.parametrize("wire", [Wire.FLOAT32, *NARROW])
-@pytest.mark.parametrize("op", [Op.MEAN, Op.SUM, Op.MAX])
+@pytest.mark.parametrize("op", [Op.MEAN, Op.SUM, Op.MAX, Op.MIN])
 def test_ops_over_each_wire_format(op: Op, wire: Wire) -> None:
     rng = np.random.default_rng(0)
     rows = rng.integers(-8, 8, (3, 20)).astype(np.float32)
     found = reduced(arithmetic(op, wire), rows[0], [rows[1], rows[2]], [2.0, 5.0])
     weighted = rows[0] + 2 * rows[1] + 5 * rows[2]
-    expected = {Op.MEAN: weighted / np.float32(8), Op.SUM: weighted, Op.MAX: rows.max(axis=0)}[op]
+    expected = {
+        Op.MEAN: weighted / np.float32(8),
+        Op.SUM: weighted,
+        Op.MAX: rows.max(axis=0),
+        Op.MIN: rows.min(axis=0),
+    }[op]
     np.testing.assert_array_equal(found, expected)  # an eighth of a whole number is exact in all
 
 
@@ -138,12 +143,13 @@ def test_narrow_formats_carry_what_they_hold_and_round_the_rest(wire: Wire) -> N
     np.testing.assert_array_equal(act.values(read_only), held)
 
 
-@pytest.mark.parametrize("op", [Op.SUM, Op.MAX])
+@pytest.mark.parametrize("op", [Op.SUM, Op.MAX, Op.MIN])
 def test_integers_travel_in_a_byte_each_and_come_out_as_they_are(op: Op) -> None:
     rows = np.random.default_rng(0).integers(-42, 43, (3, 20)).astype(np.float32)
     act = arithmetic(op, Wire.INT8)
     found = reduced(act, rows[0], [rows[1], rows[2]], [1.0, 1.0])
-    expected = rows.sum(axis=0) if op == Op.SUM else rows.max(axis=0)
+    combine = {Op.SUM: np.add, Op.MAX: np.maximum, Op.MIN: np.minimum}[op]
+    expected = combine.reduce(rows)
     np.testing.assert_array_equal(found, expected)
     assert len(act.encode(rows[0])) == 20
     copy = arithmetic(Op.COPY, Wire.INT8)  # as a repair hands results on
@@ -166,8 +172,17 @@ def test_float32_with_weight_one_travels_from_the_buffers_own_memory() -> None:
     weighted = act.own_payload(Flat(buffer), 2, 5, 3.0)
     assert callable(weighted)  # the product is made late, so that none waits in a lane
     assert np.frombuffer(weighted(), np.float32).tolist() == [6.0, 9.0, 12.0]
-    largest = arithmetic(Op.MAX, Wire.FLOAT32).own_payload(Flat(buffer), 2, 5, 3.0)
-    assert np.frombuffer(made(largest), np.float32).tolist() == [2.0, 3.0, 4.0]
+    for op in (Op.MAX, Op.MIN):
+        kept = arithmetic(op, Wire.FLOAT32).own_payload(Flat(buffer), 2, 5, 3.0)
+        assert np.frombuffer(made(kept), np.float32).tolist() == [2.0, 3.0, 4.0]
+
+
+def test_the_least_of_elements_with_nan_is_nan_whatever_the_weight() -> None:
+    act, own = arithmetic(Op.MIN, Wire.FLOAT32), np.array([1.0, -1.0, np.nan, np.inf], np.float32)
+    gathering = act.gather(4, own=(Flat(own), 100.0))
+    assert isinstance(gathering, Accumulator)
+    gathering.add(0, np.array([2.0, -2.0, 0.0, -np.inf], np.float32))
+    np.testing.assert_array_equal(gathering.sum, np.array([1.0, -2.0, np.nan, -np.inf]))
 
 
 def test_a_lone_roots_elements_stay_where_they_are() -> None:

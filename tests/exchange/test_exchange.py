@@ -66,7 +66,9 @@ class Site:
 
 
 @pytest.mark.parametrize(
-    ("op", "turned"), [(Op.MEAN, 2.0), (Op.SUM, 12.0), (Op.MAX, 9.0)], ids=["mean", "sum", "max"]
+    ("op", "turned"),
+    [(Op.MEAN, 2.0), (Op.SUM, 12.0), (Op.MAX, 9.0), (Op.MIN, 1.0)],
+    ids=["mean", "sum", "max", "min"],
 )
 def test_the_root_turns_a_sum_round(op: Op, turned: float) -> None:
     root = Site(0)
@@ -123,7 +125,7 @@ def test_a_result_before_the_exchange_has_begun_is_thrown_away_by_a_contributor(
 
 def test_a_single_site_has_its_result_at_once() -> None:
     plan = Plan(1, (Tree(0, 1.0, (-1,), (-1,)),))
-    for op, result in ((Op.MEAN, 3.0), (Op.SUM, 6.0), (Op.MAX, 3.0)):
+    for op, result in ((Op.MEAN, 3.0), (Op.SUM, 6.0), (Op.MAX, 3.0), (Op.MIN, 3.0)):
         exchanges = Exchanges(0, 0)
         buffer = np.full(ELEMENTS, 3.0, np.float32)
         exchange = exchanges.open(1, Terms(op, Wire.FLOAT32, ELEMENTS))

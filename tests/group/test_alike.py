@@ -247,20 +247,22 @@ def test_all_sites_with_nan_and_calls_under_way_fail_too(groups: tuple[Group, ..
         assert "NaN or infinite" in second
 
 
-def test_the_largest_and_what_is_allowed_are_exchanged_all_the_same(
+def test_extremes_and_what_is_allowed_are_exchanged_all_the_same(
     groups: tuple[Group, ...],
 ) -> None:
     def run(group: Group) -> list[float]:
         largest = torch.tensor([np.inf if group.rank == 1 else 0.0])
         group.all_reduce(largest, op="max")
+        least = torch.tensor([-np.inf if group.rank == 1 else 0.0])
+        group.all_reduce(least, op="min")
         group.on_nan = "allow"
         mean = torch.tensor([np.inf if group.rank == 1 else 0.0])
         group.all_reduce(mean)
         part = group.subgroup(group.sites)
         assert part.on_nan == "allow"
-        return [largest.item(), mean.item()]
+        return [largest.item(), least.item(), mean.item()]
 
-    assert at_each(groups, run) == [[np.inf, np.inf]] * SITES
+    assert at_each(groups, run) == [[np.inf, -np.inf, np.inf]] * SITES
 
 
 def test_a_model_that_has_become_nan_spoils_no_average(groups: tuple[Group, ...]) -> None:

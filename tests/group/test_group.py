@@ -100,13 +100,26 @@ def test_the_mean_is_the_weighted_mean_in_place_and_alike_everywhere(
     assert {handle.result.round for handle in handles} == {1}
 
 
-def test_sum_and_max(groups: tuple[Group, ...]) -> None:
+def test_sum_max_and_min(groups: tuple[Group, ...]) -> None:
     tensors = [torch.tensor([float(rank), -float(rank), 1.0]) for rank in range(SITES)]
-    largest = [tensor.clone() for tensor in tensors]
+    largest, least = ([tensor.clone() for tensor in tensors] for _ in "12")
     at_each(groups, lambda group: group.all_reduce(tensors[group.rank], op="sum"))
     at_each(groups, lambda group: group.all_reduce(largest[group.rank], op="max"))
+    at_each(groups, lambda group: group.all_reduce(least[group.rank], op="min"))
     assert same(tensors).tolist() == [3.0, -3.0, 3.0]
     assert same(largest).tolist() == [2.0, 0.0, 1.0]
+    assert same(least).tolist() == [0.0, -2.0, 1.0]
+
+
+def test_the_least_is_kept_among_positive_numbers_whatever_the_weights(
+    groups: tuple[Group, ...],
+) -> None:
+    tensors = [torch.tensor([1.0 + rank, torch.inf, -torch.inf]) for rank in range(SITES)]
+    at_each(
+        groups,
+        lambda group: group.all_reduce(tensors[group.rank], op="min", weight=WEIGHTS[group.rank]),
+    )
+    assert same(tensors).tolist() == [1.0, torch.inf, -torch.inf]
 
 
 def test_the_largest_is_kept_among_negative_numbers(groups: tuple[Group, ...]) -> None:
@@ -119,11 +132,15 @@ def test_integers_are_added_up_in_a_byte_each(groups: tuple[Group, ...]) -> None
     drawn = torch.Generator().manual_seed(0)
     tensors = [torch.randint(-42, 43, (10_000,), generator=drawn).float() for _ in range(SITES)]
     right, largest = sum(tensors), [each.clone() for each in tensors]
+    least = [each.clone() for each in tensors]
     at_each(groups, lambda group: group.all_reduce(tensors[group.rank], op="sum", wire="int8"))
     assert torch.equal(same(tensors), torch.as_tensor(right))
     expected = torch.stack(largest).amax(0)
     at_each(groups, lambda group: group.all_reduce(largest[group.rank], op="max", wire="int8"))
     assert torch.equal(same(largest), expected)
+    expected = torch.stack(least).amin(0)
+    at_each(groups, lambda group: group.all_reduce(least[group.rank], op="min", wire="int8"))
+    assert torch.equal(same(least), expected)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +149,8 @@ def test_integers_are_added_up_in_a_byte_each(groups: tuple[Group, ...]) -> None
         ([1.0, 43.0], {"op": "sum"}, r"element 1 is 43; int8 carries integers from -42 to 42 here"),
         ([1.5], {"op": "sum"}, r"element 0 is 1\.5"),
         ([torch.nan], {"op": "max"}, r"element 0 is nan; .* from -127 to 127"),
-        ([1.0], {"op": "mean"}, "op must be sum or max"),
+        ([torch.inf], {"op": "min"}, r"element 0 is inf; .* from -127 to 127"),
+        ([1.0], {"op": "mean"}, "op must be sum, max or min"),
         ([1.0], {"op": "sum", "weight": 2.0}, "weight 1"),
     ],
 )

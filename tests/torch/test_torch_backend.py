@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import math
 import os
 import re
 import subprocess
@@ -198,9 +199,9 @@ def strided(check: Callable[[str, Any, Any], None]) -> None:
         tensor = given(rank + 1, kind)
         dist.all_reduce(tensor)
         check(f"all_reduce of strided {kind}", tensor, total * base)
-    least = given(rank + 1, torch.float32)
-    dist.all_reduce(least, dist.ReduceOp.MIN)
-    check("strided least", least, base)
+    product = given(rank + 1, torch.float32)
+    dist.all_reduce(product, dist.ReduceOp.PRODUCT)
+    check("strided product", product, math.factorial(size) * base**size)
     tensor = given(rank + 1)
     dist.reduce(tensor, 1)
     if rank == 1:
@@ -402,7 +403,9 @@ def _calls_apart() -> dict[str, str]:
         "types": lambda group: dist.all_reduce(
             ones(3, dtype=(torch.float32, torch.int64)[rank]), group=group
         ),
-        "operations": lambda group: dist.all_reduce(ones(3), (op.SUM, op.MIN)[rank], group=group),
+        "operations": lambda group: dist.all_reduce(
+            ones(3), (op.SUM, op.PRODUCT)[rank], group=group
+        ),
         "sizes": lambda group: gathers((16_000, 20_000)[rank], group),
         "layouts": lambda group: dist.all_reduce(
             ones(3, 2) if rank == 0 else ones(3, 2).to_sparse(), group=group
@@ -421,7 +424,7 @@ def test_ranks_whose_calls_go_by_different_carriers_are_told_at_once_and_by_name
         "types": ("a sum of 3 elements (float32", "all_reduce of 3 elements of int64 by SUM"),
         "operations": (
             "a sum of 3 elements (float32",
-            "all_reduce of 3 elements of float32 by MIN",
+            "all_reduce of 3 elements of float32 by PRODUCT",
         ),
         "sizes": ("all_gather of 16000 elements", "all_gather of 20000 elements of float32"),
         "layouts": ("a sum of 6 elements (float32", "of float32 (torch.sparse_coo) by SUM"),

@@ -6,6 +6,7 @@
     MEAN    sum of w x                      sum of w x / sum w   the sum divided by the weights' sum
     SUM     sum of w x                      the same             the sum
     MAX     largest x, w ignored            the same             the largest
+    MIN     least x, w ignored              the same             the least
     STEP    sum of w x                      sum of w x / sum w   a server's step (`partition`)
     COPY    x of the one contributor        its bits, unrounded  the same bits
     LETTER  no tree: models and answers of neighbours (`letters`)
@@ -45,7 +46,7 @@ from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from anabranch.exchange.terms import Op, Wire
+from anabranch.exchange.terms import EXTREMES, Op, Wire
 from anabranch.plan import Chunk
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ Floats = npt.NDArray[np.float32]
 Combine = Callable[..., object]
 Piece = Callable[[int, memoryview], None]
 MOST_INTEGER = 127  # magnitude, in the wire format INT8
+_COMBINE: dict[Op, Combine] = {Op.MAX: np.maximum, Op.MIN: np.minimum}  # all others add
 Payload = memoryview | Callable[[], memoryview]
 """A payload, or a function that makes it when it begins to leave."""
 
@@ -361,7 +363,8 @@ class Arithmetic:
         self.wire = wire
         self.item_bytes = wire.item_bytes
         self.has_numbers = wire != Wire.SIZES
-        self._combine: Combine = np.maximum if op == Op.MAX else np.add
+        self._combine: Combine = _COMBINE.get(op, np.add)
+        self._is_weighted = op not in EXTREMES
         self._copies_halves = self.item_bytes == 2 and op == Op.COPY
         self._travels_as_mean = self.item_bytes == 2 and op in (Op.MEAN, Op.STEP)
 
@@ -406,7 +409,7 @@ class Arithmetic:
         if isinstance(gathering, Accumulator):
             buffer, weight = own
             part = buffer.read(start, start + len(gathering.sum))
-            gathering.add_own(part, 1.0 if self.op == Op.MAX else weight)
+            gathering.add_own(part, weight if self._is_weighted else 1.0)
 
     def intake(self, gathering: Accumulator | SizedSum, weight: float) -> Piece | None:
         """Return a function that adds a child's pieces to a sum; None in a size-only exchange.
@@ -438,7 +441,7 @@ class Arithmetic:
         It is the buffer's memory if the format allows. Otherwise it is a function that makes the
         copy when the message leaves, so that no copy waits in a queue.
         """
-        weight = 1.0 if self.op == Op.MAX or self._travels_as_mean else weight
+        weight = weight if self._is_weighted and not self._travels_as_mean else 1.0
         memory = buffer.memory(start, stop, self.wire) if weight == 1.0 else None
         if memory is not None:
             return memory

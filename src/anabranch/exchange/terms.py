@@ -24,12 +24,17 @@ class Op(IntEnum):
     """The root keeps it as it is: the bits of the one contributor's elements."""
     LETTER = 5
     """No root: each site mixes neighbours' models into its own (gossip)."""
+    MIN = 6
+    """The root keeps it as it is: the least value of each element; weights are ignored."""
 
 
 OPS = 8
 """The number of ops that a code of terms can express."""
 
-EXCHANGED = Op.MEAN, Op.SUM, Op.MAX, Op.COPY
+EXTREMES = Op.MAX, Op.MIN
+"""The ops that keep one contribution of each element: weights are ignored, NaN is a value."""
+
+EXCHANGED = Op.MEAN, Op.SUM, Op.MAX, Op.MIN, Op.COPY
 """The ops of exchanges. Each element has one result, the same at every receiver."""
 
 

@@ -63,7 +63,7 @@ import msgspec
 
 from anabranch.exchange.arithmetic import MOST_INTEGER, Buffer, check_integers
 from anabranch.exchange.reduction import weight_of
-from anabranch.exchange.terms import Op, Terms, Wire
+from anabranch.exchange.terms import EXTREMES, Op, Terms, Wire
 from anabranch.group import _alike
 from anabranch.group._incomplete import Incomplete
 from anabranch.group._member import NOT_IN, Member, now
@@ -102,7 +102,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("anabranch")
 OnNan = Literal["raise", "allow"]
 OnUnlike = Literal["raise", "allow"]
-OPS = {"mean": Op.MEAN, "sum": Op.SUM, "max": Op.MAX}
+OPS = {"mean": Op.MEAN, "sum": Op.SUM, "max": Op.MAX, "min": Op.MIN}
 _TOO_LARGE = (
     "the value has {} bytes, at most {} are gathered; exchange tensors by all_reduce or broadcast"
 )
@@ -345,13 +345,13 @@ class Group:
         self,
         tensors: Any,
         *,
-        op: Literal["mean", "sum", "max"] = "mean",
+        op: Literal["mean", "sum", "max", "min"] = "mean",
         weight: float = 1.0,
         wire: Literal["float32", "float16", "bfloat16", "int8"] | None = None,
         async_op: bool = False,
         more: bool = False,
     ) -> Handle:
-        """Replace tensors by their weighted mean, sum or largest elements over all members.
+        """Replace tensors by their weighted mean, sum, largest or least elements over all members.
 
         Every member gets the same bits, whatever the route. If a site or a link is lost meanwhile,
         the scheduler's ``--on-loss`` decides (``on_loss`` of :class:`Service`). ``complete``, the
@@ -370,12 +370,12 @@ class Group:
             tensors: one tensor or array, or several, of any shapes: float32, float16 or bfloat16,
                 all of one type, the same number of elements at every member. Overwritten.
             op: ``mean`` is the sum of weight times tensor over the sum of weights; ``sum`` leaves
-                out the division; ``max`` knows no weights.
+                out the division; ``max`` and ``min`` know no weights.
             weight: of this site's tensors, > 0.
             wire: the type in which elements travel; their own if not given. Sums are computed in
                 float32, and rounded to the wire's type once a hop. ``int8`` carries integers
                 exactly: float32 tensors of integers, with weight 1. For ``sum`` they are from
-                -(127 // size) to 127 // size, for ``max`` from -127 to 127.
+                -(127 // size) to 127 // size, for ``max`` and ``min`` from -127 to 127.
             async_op: return at once; the tensors must not be touched until the handle's ``wait``
                 has returned.
             more: a hint that this site's next call is an all-reduce of the same op, wire and number
@@ -406,8 +406,8 @@ class Group:
     ) -> Handle:
         if op == Op.MEAN or weight != 1.0:
             raise ValueError(
-                "wire 'int8' carries integers: op must be sum or max, and weight 1; divide the sum "
-                "afterwards"
+                "wire 'int8' carries integers: op must be sum, max or min, and weight 1; divide "
+                "the sum afterwards"
             )
         buffer = Tensors(several(tensors), op)
         most = MOST_INTEGER // self.size if op == Op.SUM else MOST_INTEGER
@@ -466,11 +466,11 @@ class Group:
         if self._is_hint_due and op == Op.MEAN:
             self._is_hint_due = False
             _log.warning(_NOT_ALIKE, self.site)
-        # A maximum may be infinite, so only means and sums are checked.
-        unfit = "" if op == Op.MAX else self._unfit(buffer, len(buffer.parts))
+        # An extreme may be infinite, so only means and sums are checked.
+        unfit = "" if op in EXTREMES else self._unfit(buffer, len(buffer.parts))
         terms = Terms(op, buffer.wire if wire is None else WIRES[wire], buffer.elements)
         model = None
-        if self._watch is not None and self.on_unlike == "raise" and op != Op.MAX:
+        if self._watch is not None and self.on_unlike == "raise" and op not in EXTREMES:
             model = self._watch.take()
             self._watch.averaged(buffer.given)
             more = more and not self._watch.may_begin_unlike

@@ -5,7 +5,7 @@ Theory of operation
 
 Each call takes one of four ways::
 
-    all_reduce (sum, mean, max of float32,             -> exchange of the group, over its plan
+    all_reduce (sum, mean, max, min of float32,        -> exchange of the group, over its plan
       float16, bfloat16), broadcast
     barrier, all_gather up to 64 KiB a rank,           -> gathering through the scheduler
       calls without elements
@@ -89,7 +89,7 @@ T = TypeVar("T", bound=dist.Work)
 _log = logging.getLogger("anabranch")
 _EXCHANGED = (torch.float32, torch.float16, torch.bfloat16)
 _SMALL_BYTES = 1 << 16  # the most that each rank gathers through the scheduler
-_OPS = {"SUM": "sum", "AVG": "mean", "MAX": "max"}
+_OPS = {"SUM": "sum", "AVG": "mean", "MAX": "max", "MIN": "min"}
 _TO_AND_FRO = {"recv": "recv from", "recv_anysource": "recv from any rank", "send": "send to"}
 _HERE = ("allgather", "allreduce", "allreduce_coalesced", "broadcast")
 
@@ -148,7 +148,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
     # --- collectives
 
     def allreduce(self, tensors: Any, opts: Any = None, **other: Any) -> Any:
-        """Reduce to the sum, mean or largest elements; gloo carries other operations and types."""
+        """Reduce to the sum, mean, largest or least elements; gloo carries the rest."""
         given = _several(tensors)
         op = _op(other.get("op", opts))
         if op == "mean" and any(map(_is_whole, given)):

@@ -177,6 +177,8 @@ def make_case(seed: int) -> Case:
         case = replace(case, asks_ahead=True)
     if rng.random() < 0.2:
         case = _with_subgroups(rng, case)
+    if rng.random() < 0.5:
+        case = _with_least(case)
     return case
 
 
@@ -265,6 +267,12 @@ def _with_subgroups(rng: random.Random, case: Case) -> Case:
         of = rng.choice(subgroups)
         if not call.admits and call.source in (None, *of) and rng.random() < 0.6:
             calls[place] = replace(call, of=of)
+    return replace(case, calls=(*calls,))
+
+
+def _with_least(case: Case) -> Case:
+    """Return a case that looks for the least elements in place of the largest."""
+    calls = (replace(call, op=Op.MIN) if call.op == Op.MAX else call for call in case.calls)
     return replace(case, calls=(*calls,))
 
 
@@ -909,6 +917,8 @@ def _exactness(
                 expected = np.sum(weighed, axis=0, dtype=np.float32)
             case Op.MAX:
                 expected = np.max(parts, axis=0)
+            case Op.MIN:
+                expected = np.min(parts, axis=0)
             case _:
                 expected = parts[0]
         if not np.array_equal(found.result[each.start : each.stop], expected):
