@@ -72,7 +72,7 @@ def test_each_tree_adds_up_at_its_own_pace_and_all_end_alike(pace: AnyPace) -> N
     found = served(planner=given(*ALL), pace=pace, updates=3)
     assert [made for made, _ in found] == [3] * 5
     assert every(model == found[0][1] for _, model in found)
-    if not isinstance(pace, Safa):  # which discards what is late
+    if not isinstance(pace, Safa | R2sp):  # which discard what is late, as on a busy machine
         assert found[0][1] == pytest.approx([1.0 - 3.0] * 2)
 
 
