@@ -636,6 +636,7 @@ def in_context(path: Path) -> bool:
     return sent
 
 
+@pytest.mark.slow
 def test_docker_is_sent_what_its_file_copies_and_no_more() -> None:
     text = (DEPLOY / "Dockerfile").read_text("utf-8")
     copied = []

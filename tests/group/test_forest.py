@@ -38,6 +38,7 @@ from anabranch_lab.run.simulate import simulate
 from anabranch_lab.sim.loop import VirtualLoop, run_virtually
 from anabranch_lab.sim.machine import Machine
 from anabranch_lab.sim.network import SimulatedNetwork
+from tests.seeds import slow_after
 
 from ..every import every
 from .virtual import CONTROL_S, Log
@@ -293,7 +294,7 @@ def slowed(overlay: Overlay, site: int, at_s: float) -> Overlay:
     return replace(overlay, links=tuple(links))
 
 
-@pytest.mark.parametrize("what", ["a worker", "its links"])
+@pytest.mark.parametrize("what", slow_after(1, ["a worker", "its links"]))
 def test_members_follow_new_trees_as_the_sites_of_a_scenario_do(what: str, tmp_path: Path) -> None:
     network, elements = (MESH, 1000) if what == "a worker" else (slowed(MESH, 7, 3.0), 100_000)
     fault = 'kind = "slow", site = "site7", at_s = 1.0, factor = 12.0'

@@ -265,6 +265,7 @@ def test_a_paper_names_all_its_figures_and_a_figure_itself():
 # --- HAAF
 
 
+@pytest.mark.slow
 def test_a_forest_is_looked_at_about_as_often_as_asked_and_counts_its_trees(tmp_path: Path):
     quick = Lab(tmp_path, quick=True)
     run = haaf.trial(quick, haaf.SCHEMES["HAAF"], 0.6, seed=1, to_target=False)

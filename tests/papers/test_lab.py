@@ -159,6 +159,7 @@ def test_an_emulated_lab_refuses_what_no_link_emulates(tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_what_was_cut_off_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     trials = [trial(STAR, a=1), trial(TREES, a=2), trial(AWARE, CHANGING, a=3)]
     whole = Lab(tmp_path / "whole").measure(trials)

@@ -50,6 +50,7 @@ def least_objective(problem: ForestProblem) -> float:
     return min(forest(problem, groups).objective for groups in partitions(problem.sites))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", SEARCHES)
 def test_every_search_gives_a_forest_of_all_sites_again_and_again(search):
     problem = random_problem(12, 1, relays=3, density=0.3)
@@ -81,6 +82,7 @@ def test_an_exact_search_of_many_sites_is_refused():
         ExactForest().search(random_problem(13, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_the_local_search_alone_finds_the_best_forest_of_nine_sites(seed):
     problem = random_problem(9, seed, relays=3, density=0.5, compute_s=2.0)

@@ -33,6 +33,7 @@ from anabranch.plan import (
     star,
     steady_rate_bps,
 )
+from tests.seeds import slow_after
 
 from .networks import build, overlays, random_overlay, with_ports
 
@@ -267,7 +268,7 @@ def test_a_single_site_takes_any_previous_plan_of_its_own():
     assert limit_rate_bps(alone) == steady_rate_bps(plan, alone) == math.inf
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_after(2, KINDS))
 @pytest.mark.parametrize("seed", range(2))
 def test_the_bound_is_no_less_than_the_limit_and_hardly_more(kind, seed):
     whole = kind(12, seed)
@@ -287,7 +288,7 @@ def test_a_single_site_has_no_bound():
     assert bound_rate_bps(build(1, [])) == math.inf
 
 
-@pytest.mark.parametrize("draw", KINDS)
+@pytest.mark.parametrize("draw", slow_after(1, KINDS))
 def test_few_roots_of_very_many_sites_give_plans_as_fast_and_the_same_bound(draw, monkeypatch):
     overlay = draw(24, 3)
     plan, bound_bps = packed(overlay), bound_rate_bps(overlay)

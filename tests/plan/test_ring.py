@@ -30,6 +30,7 @@ from anabranch.plan import (
     steady_rate_bps,
 )
 from anabranch.plan import _ring_order as ring_order
+from tests.seeds import slow_after
 
 from .networks import build, overlays, random_overlay, with_ports
 
@@ -150,7 +151,8 @@ def test_among_equally_quick_orders_the_one_of_least_latency_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [{}, {"density": 0.3}, {"density": 0.3, "ports": 0.5}, {"symmetric": True}]
+    "kind",
+    slow_after(2, [{}, {"density": 0.3}, {"density": 0.3, "ports": 0.5}, {"symmetric": True}]),
 )
 @pytest.mark.parametrize("both_ways", [False, True])
 def test_steps_find_orders_that_are_nearly_as_quick_as_the_best(

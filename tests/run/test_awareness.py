@@ -161,6 +161,7 @@ def test_a_link_that_slows_down_is_measured_named_and_planned_around(
     assert settled_s < unaware.rounds_s[-1] / 1.5
 
 
+@pytest.mark.slow
 def test_one_tree_comes_back_to_the_plan_for_the_slowed_network_but_goes_on_trying_others(
     run: Simulate,
 ) -> None:
@@ -341,6 +342,7 @@ def test_with_auxiliary_paths_and_changing_plans_every_mean_is_exact(
 # --- the same every time --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_that_measures_and_plans_again_is_the_same_every_time(run: Simulate) -> None:
     first, second = (
         run(

@@ -27,7 +27,7 @@ from anabranch_lab.tasks.kinds import load_task
 from anabranch_lab.tasks.models import build_model
 
 from ..every import every
-from ..seeds import seeds
+from ..seeds import seeds, slow_after
 from .test_forest import killed_in_reality
 from .test_served import PACES, write_overlay
 
@@ -171,7 +171,7 @@ def test_an_edge_passes_no_model_where_a_group_goes_on_with_the_one_it_has(
     assert settled == let_go
 
 
-@pytest.mark.parametrize("victim", ["c0", "c1"])
+@pytest.mark.parametrize("victim", slow_after(1, ["c0", "c1"]))
 def test_a_client_may_die_while_the_model_is_on_its_way_to_it(victim: str, tmp_path: Path) -> None:
     path = write(tmp_path, SPLIT, '{kind = "asp"}')
     site = names().index(victim)

@@ -110,6 +110,7 @@ def test_the_final_model_is_evaluated_over_every_route(
     check(tmp_path, evaluated(tmp_path, pace, route, "rounds"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", slow_after(1, ["packed", "star at the first worker"]))
 @pytest.mark.parametrize(("pace", "stop"), pairs(STOPS))
 def test_the_final_model_is_evaluated_however_a_run_stops(

@@ -40,7 +40,7 @@ from anabranch_lab.tasks.partition import Quantity, partition_evenly
 from anabranch_lab.tasks.train import Trainer
 
 from ..every import every
-from ..seeds import seeds
+from ..seeds import seeds, slow_after
 from .federated_worlds import check_barred, live
 from .test_served import hub, write_overlay
 
@@ -127,7 +127,7 @@ def final(folder: Path) -> Floats:
     return np.concatenate([weights[name].ravel() for name, _ in model.named_parameters()])
 
 
-@pytest.mark.parametrize("mixes", ["updates", "models", "cache"])
+@pytest.mark.parametrize("mixes", slow_after(1, ["updates", "models", "cache"]))
 def test_rounds_of_all_are_means_of_models(mixes: str, tmp_path: Path) -> None:
     simulated(scenario('{kind = "fedavg"}', serve=f', mixes = "{mixes}"'), tmp_path)
     clients, model = by_hand()
@@ -136,6 +136,7 @@ def test_rounds_of_all_are_means_of_models(mixes: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(final(tmp_path), model, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_local_epochs_are_as_many_steps_as_there_are_samples_for(tmp_path: Path) -> None:
     epochs = '{kind = "every-epoch", epochs = 2}'
     text = scenario('{kind = "fedavg"}').replace(f'{{kind = "every", steps = {STEPS}}}', epochs)
@@ -506,7 +507,7 @@ def test_processes_stand_for_registered_clients(tmp_path: Path) -> None:
     assert len({event.client for event in went}) > CLIENTS
 
 
-@seeds(30, 150)  # 96 has a buffer with the updates of all clients that are free
+@seeds(10, 150)  # 96 has a buffer with the updates of all clients that are free
 def test_drawn_federated_runs_end_and_settle_each_update_once(seed: int, tmp_path: Path) -> None:
     live(seed, tmp_path)
 

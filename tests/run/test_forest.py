@@ -40,7 +40,7 @@ from anabranch_lab.run.scenario import load as load_scenario
 from anabranch_lab.run.simulate import simulate
 
 from ..every import every
-from ..seeds import seeds
+from ..seeds import seeds, slow_after
 from .test_served import PACES, two_levels, write_overlay
 
 LEFT, RIGHT = ("dc1", "dc3", "dc4", "dc5"), ("dc2", "dc6", "dc7", "dc8")
@@ -404,7 +404,7 @@ def test_a_tree_whose_root_dies_is_formed_anew_and_again_when_it_is_back(tmp_pat
     assert max(np.diff(steps_s)) < 2 * np.median(np.diff(steps_s))
 
 
-@pytest.mark.parametrize("within", ["", "packed"])
+@pytest.mark.parametrize("within", slow_after(1, ["", "packed"]))
 def test_auxiliary_paths_carry_what_trees_say(within: str, tmp_path: Path) -> None:
     route, found = forest(LEFT + RIGHT, within=within), []
     for name, more in (("with", AUXILIARY), ("without", "chunk_elements = 40")):
@@ -454,7 +454,7 @@ def slow(site: int, at_s: float, for_s: float, factor: float) -> str:
     return f'kind = "slow", site = "site{site}", at_s = {at_s}, for_s = {for_s}, factor = {factor}'
 
 
-@seeds(6, 50)
+@seeds(2, 50)
 def test_trees_are_formed_anew_whatever_dies_comes_back_or_becomes_slow(
     seed: int, tmp_path: Path
 ) -> None:
@@ -480,6 +480,7 @@ def test_trees_are_formed_anew_whatever_dies_comes_back_or_becomes_slow(
     assert 1 <= len([event for event in happened if isinstance(event, SiteLost)]) <= 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pace", "network", "more", "faults"),
     [

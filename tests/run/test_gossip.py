@@ -184,7 +184,7 @@ def test_gossip_comes_to_plain_sgds_solution_on_a_convex_task(scheme: str, groun
     assert errors[1] < errors[0]
 
 
-@pytest.mark.parametrize("bound", [1, 3])
+@pytest.mark.parametrize("bound", slow_after(1, [1, 3]))
 @pytest.mark.parametrize("seed", range(4))
 def test_no_site_is_further_ahead_than_the_bound(bound: int, seed: int, ground: Ground) -> None:
     slow = f"gossip = {{most_ahead = {bound}}}\n" + (

@@ -152,7 +152,7 @@ def test_a_scheduler_is_not_started_again_with_another_scenario_than_its_sites_h
         run_virtually(run(given, OVERLAY, 0.1, 1.0, again))
 
 
-@pytest.mark.parametrize("later_s", [0.0, 0.002, 0.005, 0.008, 0.011])
+@pytest.mark.parametrize("later_s", slow_after(1, [0.0, 0.002, 0.005, 0.008, 0.011]))
 def test_all_sites_make_the_rounds_that_were_begun_when_a_rule_ended_the_run(
     later_s: float,
 ) -> None:

@@ -28,6 +28,7 @@ from anabranch_lab.run.replay import ReplayError, replay
 from anabranch_lab.run.scenario import load as load_scenario
 from anabranch_lab.run.simulate import simulate
 from tests.run.test_served import PACES, hub, scenario
+from tests.seeds import slow_after
 
 HUNG = 'fault = [{kind = "slow", site = "dc2", at_s = 1.0, factor = 9.0}]'
 UNEVEN = (
@@ -69,7 +70,7 @@ def counted(log: Path, kind: type[Event]) -> int:
     return sum(isinstance(event, kind) for _, event in read_events(log))
 
 
-@pytest.mark.parametrize("pace", PACES)
+@pytest.mark.parametrize("pace", slow_after(4, PACES))
 @pytest.mark.parametrize("more", ["", UNEVEN])
 def test_a_simulated_run_decides_alike_again(pace: str, more: str, tmp_path: Path) -> None:
     log = simulated(pace, more, tmp_path)

@@ -407,7 +407,7 @@ def test_the_rest_trains_on_when_a_worker_dies_at_any_moment(seed: int, tmp_path
     replay(read_events(tmp_path / "run.db"))
 
 
-@seeds(6, 20)
+@seeds(2, 20)
 def test_a_worker_that_died_takes_part_again(seed: int, tmp_path: Path) -> None:
     kill_and_restart(seed, tmp_path)
 

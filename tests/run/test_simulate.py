@@ -978,6 +978,7 @@ def test_a_run_that_ends_early_has_the_same_log_too(what: str, run: Simulate) ->
     assert fingerprint(first.log) == fingerprint(second.log)
 
 
+@pytest.mark.slow
 def test_thousands_of_rounds_pass_in_seconds_and_leave_nothing_behind(tmp_path: Path) -> None:
     tasks: list[int] = []
     objects: list[int] = []

@@ -882,6 +882,7 @@ def sojourns_s(arrive_s: list[float], sizes: list[int], connections: int) -> lis
 Sizes = Callable[[int, np.random.Generator], list[int]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "mean_s"),
     [

@@ -92,6 +92,7 @@ def test_each_order_of_size_is_planned_for_once_and_keeps_its_plan() -> None:
     run_virtually(run())
 
 
+@pytest.mark.slow
 def test_plans_of_other_sizes_are_made_again_without_a_site_that_is_lost() -> None:
     planned = Planned()
 

@@ -182,6 +182,7 @@ def trained(task, steps, learning_rate, momentum=0.9):
     return trainer.accuracy()
 
 
+@pytest.mark.slow
 def test_an_lstm_learns_the_tones():
     assert trained(load_task("synthetic-tones"), steps=60, learning_rate=0.1) > 0.8
 

@@ -105,6 +105,7 @@ def test_an_mlp_learns_digits_beyond_nine_in_ten_within_100_steps(digits):
     assert trainer.accuracy() > 0.9
 
 
+@pytest.mark.slow
 def test_lenet_learns_fashion_mnist_beyond_seven_in_ten_within_150_steps(data_dir):
     task = load_task("fashion-mnist", data_dir)
     model = build_model("lenet-5", task.shape, task.classes, seed=0)
