@@ -36,8 +36,8 @@ _NOTE = (
     "a server, links of 1 to 10 Gbit/s and 10 to 50 ms, LeNet-5 on Fashion-MNIST, Dirichlet "
     f"alpha = 1, beta = 0.999, batches of {BATCH}, plain SGD with a rate of 0.1 (the paper: 0.01), "
     "L = 100; a batch takes a site of mean speed 1 s. Networks, data and models are drawn anew "
-    "with each seed, and the same speeds are dealt to other sites. Medians, the least to the most in "
-    "parentheses."
+    "with each seed, and the same speeds are dealt to other sites. Medians, the least to the most "
+    "in parentheses."
 )
 _QUICK_NOTE = (
     f"Quick: one seed, a perceptron on 8 x 8 digits, batches of 16, {QUICK_S:g} s at most; says "
