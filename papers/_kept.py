@@ -18,7 +18,7 @@ import papers
 Made = TypeVar("Made")
 
 
-class Kept:
+class Outcomes:
     """Outcomes by run and by the code that ran it: other code does not find them.
 
     Args:

@@ -28,7 +28,7 @@ from anabranch_lab.run.launch import run_locally
 from anabranch_lab.run.scenario import Scenario, check_real, encode, loads
 from anabranch_lab.run.scenario.tasks import Train
 from anabranch_lab.run.simulate import simulate
-from papers._kept import Kept
+from papers._kept import Outcomes
 
 Label = str | int | float
 Made = TypeVar("Made")
@@ -175,7 +175,7 @@ class Lab:
         self.data_dir = data_dir
         self._jobs = jobs
         self._on_trial = on_trial
-        self._kept = None if kept is None else Kept(kept)
+        self._kept = None if kept is None else Outcomes(kept)
         self._known: dict[tuple[str, Overlay], Outcome] = {}
         self._overlays: dict[Overlay, Path] = {}
 

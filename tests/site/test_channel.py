@@ -19,16 +19,16 @@ from anabranch.net.messages import (
 from anabranch.overlay import internet2_9
 from anabranch.plan import Plan, dumps, restrict, star
 from anabranch.site._call import signature_of
-from anabranch.site.channel import Asked, Channel, Channels, Gathering
+from anabranch.site.channel import Channel, Channels, Gathering, RequestedExchange
 from anabranch_lab.sim.loop import run_virtually
 
 PLAN = star(internet2_9())
 SIGNATURE = signature_of(Terms(Op.MEAN, Wire.FLOAT32, 100))
 
 
-def asked(place: int) -> Asked:
+def asked(place: int) -> RequestedExchange:
     granted: asyncio.Future[tuple[Grant, Plan]] = asyncio.get_running_loop().create_future()
-    return Asked(0.0, place, SIGNATURE, False, granted)
+    return RequestedExchange(0.0, place, SIGNATURE, False, granted)
 
 
 def test_exchanges_that_were_asked_for_or_granted_are_told_and_those_that_failed_are_not() -> None:

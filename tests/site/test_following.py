@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from anabranch.net.messages import CallMade, CaughtUp, Signature
-from anabranch.site._following import Following, Kept
+from anabranch.site._following import FollowedCall, Following
 
 SMALL, OTHER = Signature(op=0, wire=0, elements=100), Signature(op=1, wire=0, elements=100)
 
@@ -22,11 +22,11 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 def kept(
     loop: asyncio.AbstractEventLoop, signature: Signature | None = SMALL, has_ended: bool = True
-) -> Kept:
+) -> FollowedCall:
     ended = loop.create_future()
     if has_ended:
         ended.set_result(None)
-    return Kept(signature, ended)
+    return FollowedCall(signature, ended)
 
 
 def test_calls_of_others_are_made_in_their_places() -> None:

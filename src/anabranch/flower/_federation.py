@@ -59,7 +59,7 @@ class _Node:
 
 
 @dataclass(slots=True)
-class _Came:
+class _Update:
     node: int
     arrays: Arrays
     pulled: Arrays
@@ -136,7 +136,7 @@ class Federation:
         self._nodes: dict[int, _Node] = {}
         self._node_of: dict[int, int] = {}  # by worker
         self._workers: dict[int, int] = {}  # by node; a node that returns keeps its number
-        self._came: dict[tuple[int, int], _Came] = {}
+        self._came: dict[tuple[int, int], _Update] = {}
         self._updates: dict[int, int] = {}  # by worker: the number of pushed updates
 
     @property
@@ -196,7 +196,7 @@ class Federation:
         self._check(node, arrays, examples)
         outcome, here = _OutcomeBuilder(), self._nodes[node]
         number = self._updates[here.worker] = self._updates.get(here.worker, 0) + 1
-        self._came[here.worker, number] = _Came(node, arrays, here.pulled, examples, here.version)
+        self._came[here.worker, number] = _Update(node, arrays, here.pulled, examples, here.version)
         self._take(self._rule.push(here.worker, now_s), now_s, outcome)
         return outcome.build()
 
@@ -283,7 +283,7 @@ class Federation:
         changes: dict[str, Doubles] = {}
         if self._judge is not None or not self._mixes_models:
             changes = {
-                name: _mean([_went(each, name) for each in came], parts)
+                name: _mean([_change_of(each, name) for each in came], parts)
                 for name in self.arrays
                 if name not in self._buffers
             }
@@ -298,7 +298,7 @@ class Federation:
         before: npt.NDArray[np.generic],
         name: str,
         share: float,
-        came: list[_Came],
+        came: list[_Update],
         parts: list[float],
         changes: dict[str, Doubles],
     ) -> npt.NDArray[np.generic]:
@@ -311,7 +311,7 @@ class Federation:
             return (1.0 - share) * now + share * _mean(models, parts)
         return now + share * changes[name]
 
-    def _judged(self, came: list[_Came], changes: dict[str, Doubles]) -> tuple[int, ...]:
+    def _judged(self, came: list[_Update], changes: dict[str, Doubles]) -> tuple[int, ...]:
         """Compare each update with its step; return the nodes that are outliers."""
         if self._judge is None:
             return ()
@@ -320,7 +320,7 @@ class Federation:
         for each in came:
             dot = own = 0.0
             for name, change in changes.items():
-                went = _went(each, name)
+                went = _change_of(each, name)
                 dot += float(np.vdot(went, change))
                 own += float(np.vdot(went, went))
             worker = self._workers[each.node]
@@ -329,11 +329,11 @@ class Federation:
                 outliers.append(each.node)
         return tuple(outliers)
 
-    def _facts(self, came: _Came) -> UpdateFacts:
+    def _facts(self, came: _Update) -> UpdateFacts:
         return UpdateFacts(staleness=self.version - came.version, samples=1, all_samples=1)
 
 
-def _went(came: _Came, name: str) -> Doubles:
+def _change_of(came: _Update, name: str) -> Doubles:
     """Return a node's change of an array that it pulled."""
     return np.subtract(came.arrays[name], came.pulled[name], dtype=np.float64)
 

@@ -28,7 +28,7 @@ _MORE_KEPT = 2  # results by which it may fall behind meanwhile
 
 
 @dataclass(slots=True)
-class Kept:
+class FollowedCall:
     """A call that was made in the program's place.
 
     Args:
@@ -57,7 +57,7 @@ class Following:
 
     def __init__(self, most_bytes: float) -> None:
         self._most_bytes = most_bytes
-        self._kept: deque[Kept] = deque()
+        self._kept: deque[FollowedCall] = deque()
         self._called: dict[int, CallMade] = {}  # the others' calls not made here yet, by place
         self._has_state = False
         self._had = 0  # calls kept when the program got the state
@@ -84,7 +84,7 @@ class Following:
             del self._called[place]
         return self._called.pop(calls_made + 1, None)
 
-    def keep(self, kept: Kept) -> None:
+    def keep(self, kept: FollowedCall) -> None:
         """Keep a call that was made in the program's place."""
         self._kept.append(kept)
         self._turns += self._has_state
@@ -105,7 +105,7 @@ class Following:
         """Whether that call is an exchange."""
         return bool(self._kept) and self._kept[0].signature is not None
 
-    def take(self, signature: Signature | None) -> Kept | None:
+    def take(self, signature: Signature | None) -> FollowedCall | None:
         """Return the kept call for the program's next call; None if the two differ.
 
         Args:

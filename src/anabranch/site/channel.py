@@ -45,7 +45,7 @@ _REMEMBERED = 1024  # ended exchanges of a channel
 
 
 @dataclass(slots=True)
-class Asked:
+class RequestedExchange:
     """A requested exchange."""
 
     at_s: float  # when, by the loop's time
@@ -75,12 +75,12 @@ class Channel:
     plan: Plan  # the latest
     plans: dict[int, Plan] = field(default_factory=dict)  # the latest ones, by version
     number: int = 0  # of the latest exchange called here
-    ahead: Asked | None = None  # the next exchange, asked for ahead of its call
+    ahead: RequestedExchange | None = None  # the next exchange, asked for ahead of its call
     attempt: int = 0  # how often the next exchange was asked for ahead, and withdrawn
     awaited: int = 0  # the latest exchange that another member is known to have requested
     gathered: int = 0  # of the latest gathering called here
     over: Exception | None = None  # the error of later calls, after the last exchange
-    waiting: dict[int, Asked] = field(default_factory=dict)
+    waiting: dict[int, RequestedExchange] = field(default_factory=dict)
     gathering: dict[int, Gathering] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)  # reasons, before their call here
     calls: dict[int, Call] = field(default_factory=dict)
@@ -124,7 +124,7 @@ class Channel:
             self.ahead = None
             self.attempt += 1
 
-    def granted(self, grant: Grant) -> Asked | None:
+    def granted(self, grant: Grant) -> RequestedExchange | None:
         """Return the request that a grant answers; None if that is withdrawn.
 
         Raises:

@@ -56,8 +56,8 @@ from anabranch.net.messages import (
 from anabranch.plan import Plan
 from anabranch.site._call import Call, signature_of, void
 from anabranch.site._exchanging import Exchanging
-from anabranch.site._following import Following, Kept
-from anabranch.site.channel import Asked, Channel, Channels, Gathering
+from anabranch.site._following import FollowedCall, Following
+from anabranch.site.channel import Channel, Channels, Gathering, RequestedExchange
 from anabranch.site.control import Control, RoundsOver
 
 # Progress reports to the scheduler while one window of chunks is finished.
@@ -293,9 +293,11 @@ class Collectives:
             message = AskAhead(channel, state.number + 1, state.ahead.signature, state.attempt)
             self._scheduler.post(message)
 
-    def _asked_for(self, state: Channel, signature: Signature, follows: bool = False) -> Asked:
+    def _asked_for(
+        self, state: Channel, signature: Signature, follows: bool = False
+    ) -> RequestedExchange:
         granted: asyncio.Future[tuple[Grant, Plan]] = self._loop.create_future()
-        return Asked(self._loop.time(), 0, signature, follows, granted, state.attempt)
+        return RequestedExchange(self._loop.time(), 0, signature, follows, granted, state.attempt)
 
     def _take_back_all_but(self, kept: Channel | None = None) -> None:
         """Withdraw exchanges that were asked for ahead. The scheduler does the same at each call.
@@ -529,7 +531,7 @@ class Collectives:
             self._following.has_state()
             self._tell_step()
 
-    def _take_kept(self, signature: Signature | None) -> Kept | None:
+    def _take_kept(self, signature: Signature | None) -> FollowedCall | None:
         """Return the kept result of the program's next call; None if it has not been made."""
         if self._following is None:
             return None
@@ -550,7 +552,7 @@ class Collectives:
             called = following.next_call(state.calls_made)
             if called is None:
                 break
-            following.keep(Kept(called.signature, self._made_instead(called)))
+            following.keep(FollowedCall(called.signature, self._made_instead(called)))
         self._tell_step()
 
     def _made_instead(self, called: CallMade) -> asyncio.Future[Any]:

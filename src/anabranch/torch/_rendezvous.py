@@ -190,7 +190,7 @@ def telling(store: Any, rank: int, size: int) -> Iterator[None]:
         with suppress(Exception):
             said = f"rank {rank} failed: {error}".encode()
             first = store.compare_set(_WRONG, "", said).decode()
-            store.compare_set(f"site{rank}", "", msgspec.json.encode(_Said(wrong=first)))
+            store.compare_set(f"site{rank}", "", msgspec.json.encode(_Entry(wrong=first)))
             if rank:
                 store.set(f"failed{rank}", b"")
             else:
@@ -399,7 +399,7 @@ def share(
     return Membership(part, names, leave, part.fail)
 
 
-class _Said(msgspec.Struct, omit_defaults=True):
+class _Entry(msgspec.Struct, omit_defaults=True):
     """A rank's entry in the store before ranks meet: its site, or its error."""
 
     site: str = ""
@@ -407,19 +407,19 @@ class _Said(msgspec.Struct, omit_defaults=True):
     wrong: str = ""
 
 
-def _said_by(store: Any, rank: int) -> _Said:
+def _entry_of(store: Any, rank: int) -> _Entry:
     try:
         said = store.get(f"site{rank}")
     except DistStoreError as error:
         raise RunAborted(f"rank {rank} has not called init_process_group: {error}") from error
-    return msgspec.json.decode(said, type=_Said)
+    return msgspec.json.decode(said, type=_Entry)
 
 
 def _names(store: Any, rank: int, size: int, options: Options) -> tuple[str, ...]:
     """Return the sites' names by rank, which are the same at every rank."""
-    mine = _Said(options.site or "", has_tls=options.tls is not None)
+    mine = _Entry(options.site or "", has_tls=options.tls is not None)
     store.set(f"site{rank}", msgspec.json.encode(mine))
-    all_said = [_said_by(store, each) for each in range(size)]
+    all_said = [_entry_of(store, each) for each in range(size)]
     for each in all_said:
         if each.wrong:
             raise RunAborted(each.wrong)
