@@ -176,3 +176,8 @@ def test_a_machine_that_is_stopped_when_all_others_end_is_woken_to_end_too() -> 
 def test_a_site_that_left_after_its_last_call_does_not_come_back_to_a_scheduler() -> None:
     """Two have left, one died, and the way of the last one to the scheduler is cut for long."""
     assert explore.explore(make_case(4_131_153)).violations == ()
+
+
+def test_a_site_that_left_and_dies_as_the_only_way_ends_the_group_before_its_next_call() -> None:
+    """The link between the last two members is silent, and no call of theirs is under way."""
+    assert explore.explore(make_case(5_017_146)).violations == ()

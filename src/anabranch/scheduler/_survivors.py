@@ -97,10 +97,9 @@ class Survivors:
     def _release_departed(self, site: int) -> None:
         """Continue without a site that had made its last call, now that its connection is gone."""
         run, is_member = self._run, self._run.lives[site] == Stage.DEPARTED
-        relays = site in run.losses.relays or run.channels.is_busy
         if not self.go_on_without(f"{run.name(site)} left", sites={site}):
             run.lives.happens(Happens.IS_LOST, site)
-            if self._repairs is not None and relays and self._separates(site):
+            if self._repairs is not None and self._separates(site):
                 run.abort(
                     f"{run.name(site)} left and its connection broke, and the other sites do not "
                     "reach one another without it"
