@@ -12,11 +12,11 @@
 **States at one site.** A site knows a neighbour's exchange before its own program does, if that
 neighbour is ahead. So an exchange begins by a call or by a message::
 
-    unknown --receive--> early --open, begin--> begun --all chunks dealt and done--> complete
-       |                   |                      |                                      |
-       `----open, begin----)----------------------^                                      |
-                           |                      |                                      v
-                           `--------stop----------`---> stopped                  end --> ended
+    unknown  --receive------------------> early      a neighbour is ahead
+    unknown, early  --open, begin-------> begun      this site's program has called
+    begun  --all chunks dealt and done--> complete
+    complete  --end---------------------> ended
+    early, begun  --stop----------------> stopped
 
 - *early*: the site sums partial sums, and keeps results, without knowing the plan. ``Room`` bounds
   the elements that early data may take, over all exchanges of the site.
