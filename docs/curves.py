@@ -1,8 +1,7 @@
 """Curves of docs/reproductions, as SVG, from the JSON of `python -m papers`: `make pages`.
 
 Where a page shows `results/NAME.svg`, it is drawn from `results/NAME.json` beside it.
-A panel for each network, a line for each system: accuracy against seconds. Colours are such as can
-be seen on white and on dark pages.
+Colours are such as can be seen on white and on dark pages.
 """
 
 from __future__ import annotations
@@ -17,12 +16,10 @@ from typing import Any
 
 REPRODUCTIONS = Path(__file__).parent / "reproductions"
 SHOWN = re.compile(r"!\[[^]]*\]\((\S+)\.svg\)")
-COLOURS = ("#2f7ed8", "#e8743b", "#19a979", "#bf399e", "#d9a400", "#6c8893")
+COLOURS = ("#2f7ed8", "#e8743b", "#19a979", "#bf399e", "#d9a400", "#6c8893", "#8d6bd1", "#a3622c")
 _GREY = "#808080"
 _PANEL = 340, 240  # of its axes, pixels
 _LEFT, _TOP, _BETWEEN, _BELOW = 48, 40, 40, 70
-
-Curve = Sequence[Sequence[float]]
 
 
 def pictures() -> dict[Path, str]:
@@ -39,46 +36,60 @@ def picture(document: Mapping[str, Any]) -> str:
     """Return a result's curves as SVG.
 
     Args:
-        document: what its JSON holds; each run has a `curve` of [seconds, accuracy], and the labels
-            `network` and `system`.
+        document: what its JSON holds; `papers/_picture.py` says what its ``picture`` has.
     """
-    runs = document["runs"]
-    networks = list(dict.fromkeys(run["labels"]["network"] for run in runs))
-    systems = list(dict.fromkeys(run["labels"]["system"] for run in runs))
-    colours = dict(zip(systems, COLOURS, strict=False))
-    longest_s = max(at_s for run in runs for at_s, _ in run["curve"])
-    step_s = _step(longest_s)
-    ends_s = step_s * math.ceil(longest_s / step_s)
+    of = document["picture"]
+    panels = of["panels"]
+    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
+    colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
+    points = [point for lines in panels.values() for line in lines.values() for point in line]
+    x_step, x_ends = _marks(max(x for x, _ in points))
+    shares = of["y"] == "accuracy"
+    y_step, y_ends = (0.2, 1.0) if shares else _marks(max(y for _, y in points))
     width, height = _PANEL
-    total = _LEFT + len(networks) * (width + _BETWEEN), _TOP + height + _BELOW
+    legend, below = _legend(names, colours, len(panels) * (width + _BETWEEN))
+    total = _LEFT + len(panels) * (width + _BETWEEN), _TOP + height + _BELOW + below
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total[0]} {total[1]}" '
         'font-family="system-ui, sans-serif" font-size="13">'
     ]
-    for index, network in enumerate(networks):
+    for index, (panel, lines) in enumerate(panels.items()):
         left = _LEFT + index * (width + _BETWEEN)
-        parts.append(_text(left, _TOP - 14, network, _GREY))
-        for tenth in range(0, 11, 2):
-            y = _TOP + height * (1 - tenth / 10)
+        parts.append(_text(left, _TOP - 14, panel, _GREY))
+        for count in range(round(y_ends / y_step) + 1):
+            value = count * y_step
+            y = _TOP + height * (1 - value / y_ends)
             parts.append(_line([(left, y), (left + width, y)], _GREY, 0.3))
             if index == 0:
-                parts.append(_text(left - 8, y + 4, f"{tenth * 10}%", _GREY, "end"))
-        for count in range(round(ends_s / step_s) + 1):
-            x = left + width * count * step_s / ends_s
-            parts.append(_text(x, _TOP + height + 18, f"{count * step_s:g}", _GREY, "middle"))
-        parts.append(_text(left + width / 2, _TOP + height + 38, "seconds", _GREY, "middle"))
-        for run in runs:
-            if run["labels"]["network"] == network:
-                points = [
-                    (left + width * at_s / ends_s, _TOP + height * (1 - accuracy))
-                    for at_s, accuracy in run["curve"]
-                ]
-                parts.append(_line(points, colours[run["labels"]["system"]], 2))
-    x = float(_LEFT)
-    for system in systems:
-        parts.append(_text(x, _TOP + height + 60, system, colours[system]))
-        x += 8 * len(system) + 24
-    return "\n".join([*parts, "</svg>"]) + "\n"
+                told = f"{value:.0%}" if shares else f"{value:g}"
+                parts.append(_text(left - 8, y + 4, told, _GREY, "end"))
+        for count in range(round(x_ends / x_step) + 1):
+            x = left + width * count * x_step / x_ends
+            parts.append(_text(x, _TOP + height + 18, f"{count * x_step:g}", _GREY, "middle"))
+        parts.append(_text(left + width / 2, _TOP + height + 38, of["x"], _GREY, "middle"))
+        for name, line in lines.items():
+            at = [(left + width * x / x_ends, _TOP + height * (1 - y / y_ends)) for x, y in line]
+            parts.append(_line(at, colours[name], 2))
+    return "\n".join([*parts, *legend, "</svg>"]) + "\n"
+
+
+def _legend(
+    names: Sequence[str], colours: Mapping[str, str], width: float
+) -> tuple[list[str], int]:
+    """Return the names of lines, as text in their colours, and the height of further lines."""
+    parts, x, row = [], float(_LEFT), 0
+    for name in names:
+        if x > _LEFT and x + 8 * len(name) > width:
+            x, row = float(_LEFT), row + 1
+        parts.append(_text(x, _TOP + _PANEL[1] + 60 + 18 * row, name, colours[name]))
+        x += 8 * len(name) + 24
+    return parts, 18 * row
+
+
+def _marks(longest: float) -> tuple[float, float]:
+    """Return the distance of marks on an axis, and where it ends."""
+    step = _step(longest)
+    return step, step * math.ceil(longest / step)
 
 
 def _step(longest: float) -> float:

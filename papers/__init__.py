@@ -3,6 +3,7 @@
 from anabranch._typed_toml import listed, nearest
 from papers._experiment import Experiment
 from papers._lab import Lab, Outcome, Trial, WorkerOutcome, seconds
+from papers._record import NotRecorded, Record, key
 from papers._result import Result, Row, comparison, page, write_result
 from papers.haaf import fig08 as haaf_fig08
 from papers.haaf import fig09 as haaf_fig09
@@ -94,13 +95,16 @@ __all__ = [
     "EXPERIMENTS",
     "Experiment",
     "Lab",
+    "NotRecorded",
     "Outcome",
+    "Record",
     "Result",
     "Row",
     "Trial",
     "WorkerOutcome",
     "comparison",
     "find",
+    "key",
     "page",
     "seconds",
     "write_result",

@@ -1,13 +1,14 @@
-"""Make papers' tables and figures again: ``python -m papers netstorm/fig14``."""
+"""Make papers' tables and figures again: ``python -m papers netstorm/fig14``, or check them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from papers import Row
@@ -17,8 +18,26 @@ import papers
 from anabranch.cli.commands import console, ending_on_interrupt, run
 from anabranch.log.terminal import Table, table
 from anabranch_lab.cli.runs import DataOption, EmulateOption, new_folder
+from papers import _check
+from papers._check import RESULTS
+from papers._kept import Outcomes
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+class _ReproduceByDefault(TyperGroup):
+    """Commands, of which ``reproduce`` need not be named."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args != ["--help"] and (not args or args[0] not in self.commands):
+            args = ["reproduce", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_ReproduceByDefault,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Make papers' tables and figures again, and check those that were made.",
+)
 
 
 @app.command()
@@ -77,14 +96,13 @@ def reproduce(
             jobs=jobs or os.cpu_count() or 1,
             emulate=emulate,
             data_dir=data_dir,
-            kept=kept,
+            kept=None if kept is None else Outcomes(kept),
             on_trial=lambda ended, of: entitle(f"{ended} of {of} runs"),
         )
         for each in wanted:
+            lab.record = papers.Record()
             result = each.make(lab)
-            written = papers.write_result(
-                each.name, each.title, result, folder, seed=seed, quick=quick, emulated=emulate
-            )
+            written = papers.write_result(each, result, lab, folder)
             console.print(_side_by_side(f"{each.name}: {each.title}", result.rows))
             for note in result.notes:
                 console.print(note, soft_wrap=True)
@@ -92,9 +110,48 @@ def reproduce(
                 console.print(f"written: {path}", soft_wrap=True)
 
 
+@app.command()
+def check(
+    experiments: Annotated[
+        list[str] | None, typer.Argument(help="Such as netstorm/fig14, or netstorm; all if none.")
+    ] = None,
+    results: Annotated[
+        Path, typer.Option(help="Folder of the results' JSON.", exists=True, file_okay=False)
+    ] = RESULTS,
+    again: Annotated[
+        bool, typer.Option("--again/--not-again", help="Make each one's smallest run again.")
+    ] = True,
+    data_dir: DataOption = None,
+) -> None:
+    """Compare each result with what its script says now, and make its smallest run again."""
+    try:
+        chosen = list(_check.documents(results, experiments or ()))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    failed = 0
+    for path, document in chosen:
+        try:
+            wrong = list(_check.differences(document))
+        except papers.NotRecorded as error:
+            wrong = [f"its settings have changed: {error}"]
+        said = "its script says the same"
+        if again and not wrong:
+            done = _check.again(document, data_dir)
+            if done is not None:
+                said += f"; made again in {done.cpu_s:.1f} s: {done.about}"
+                wrong += [f"{done.about}: {each}" for each in done.differs]
+        failed += bool(wrong)
+        console.print(f"{path.name}: {said if not wrong else wrong[0]}", soft_wrap=True)
+        for each in wrong[1:5]:
+            console.print(f"  {each}", soft_wrap=True)
+    if failed:
+        raise typer.Exit(1)
+
+
 def _side_by_side(title: str, rows: Iterable[Row]) -> Table:
-    cells = [(row.what, row.paper, row.ours, row.why) for row in rows]
-    return table(("", "paper", "ours", "what differs, and why"), cells, title=title)
+    cells = [(row.what, row.paper, row.literal, row.ours, row.seeds, row.why) for row in rows]
+    heads = ("", "paper", "literal", "ours", "seeds", "what differs, and why")
+    return table(heads, cells, title=title)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,13 @@ import msgspec
 import anabranch
 import anabranch_lab
 import papers
+from papers._record import Ran
 
 Made = TypeVar("Made")
 
 
 class Outcomes:
-    """Outcomes by run and by the code that ran it: other code does not find them.
+    """Runs by their settings and by the code that made them: other code does not find them.
 
     Args:
         folder: made when the first outcome is added.
@@ -28,36 +29,34 @@ class Outcomes:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def find(self, what: str, kind: type[Made]) -> Made | None:
-        """Return the outcome of a run, or None if it is not kept.
-
-        Args:
-            what: the run, as text with all that its outcome depends on except the code.
-            kind: of the outcome.
+    def find(self, settings: str, kind: type[Made]) -> Ran[Made] | None:
+        """Return the run with these settings, or None if it is not kept.
 
         Raises:
             ValueError: the file is damaged; names it.
         """
-        path = self._path(what)
+        path = self._path(settings)
         try:
             data = path.read_bytes()
         except FileNotFoundError:
             return None
         try:
-            return msgspec.msgpack.decode(data, type=kind)
+            pair: Any = tuple[float, kind]  # type: ignore[valid-type]
+            cpu_s, made = msgspec.msgpack.decode(data, type=pair)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is damaged ({error}); remove it") from None
+        return Ran(made, cpu_s)
 
-    def add(self, what: str, outcome: Any) -> None:
-        """Keep the outcome of a run; a file is whole or absent, whenever this process ends."""
-        path = self._path(what)
+    def add(self, settings: str, ran: Ran[Any]) -> None:
+        """Keep a run; a file is whole or absent, whenever this process ends."""
+        path = self._path(settings)
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(f".{os.getpid()}.part")
-        part.write_bytes(msgspec.msgpack.encode(outcome))
+        part.write_bytes(msgspec.msgpack.encode((ran.cpu_s, ran.made)))
         part.replace(path)
 
-    def _path(self, what: str) -> Path:
-        name = sha256(f"{_code()}\n{what}".encode()).hexdigest()
+    def _path(self, settings: str) -> Path:
+        name = sha256(f"{_code()}\n{settings}".encode()).hexdigest()
         return self._folder / f"{name[:32]}.msgpack"
 
 

@@ -7,12 +7,13 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, median
+from time import process_time
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -21,6 +22,7 @@ from anabranch import overlay as overlays
 from anabranch.log import Event, RunSummary, UnknownEvent, UpdateApplied, read_events, summarise
 from anabranch.log.events import REACHED_BY, StepDone
 from anabranch.log.pacing import Iteration
+from anabranch.net.errors import RunAborted
 from anabranch.overlay import Overlay
 from anabranch.plan import loads as load_plan
 from anabranch_lab.emulate import check_emulable
@@ -28,7 +30,7 @@ from anabranch_lab.run.launch import run_locally
 from anabranch_lab.run.scenario import Scenario, check_real, encode, loads
 from anabranch_lab.run.scenario.tasks import Train
 from anabranch_lab.run.simulate import simulate
-from papers._kept import Outcomes
+from papers._record import Ran, Record, Store, default
 
 Label = str | int | float
 Made = TypeVar("Made")
@@ -43,12 +45,14 @@ class Trial:
         scenario: what runs, with one route; the lab names its overlay when it writes the file.
         overlay: the network.
         loss: the bound of :attr:`Outcome.loss_fell_s`; None: no such bound.
+        without: fields of the outcome that the experiment does not use and does not keep.
     """
 
     labels: Mapping[str, Label]
     scenario: Scenario
     overlay: Overlay
     loss: float | None = None
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,7 @@ class Outcome:
         loss_fell_s: of a trial with a loss: when the mean loss of an iteration's steps had been
             below it in 10 iterations running, seconds; None: never.
         gaps: of a run with servers, see :class:`anabranch.log.pacing.PaceSummary`.
+        aborted: why it ended early, such as a loss that is not a number; None: it did not.
     """
 
     labels: Mapping[str, Label]
@@ -133,20 +138,21 @@ class Outcome:
     curve: tuple[tuple[float, float], ...] = ()
     loss_fell_s: float | None = None
     gaps: tuple[float, ...] = ()
+    aborted: str | None = None
 
 
 class Lab:
     """Runs trials; each scenario runs once on each network, however often it is wanted.
 
     Args:
-        folder: for the files of scenarios and overlays and, for real runs, event logs.
+        folder: for the files of scenarios and overlays and, for real runs, event logs; None: no
+            files, where ``kept`` has all runs.
         quick: make small experiments, which costs precision.
         seed: the first of the seeds of drawn networks.
         jobs: how many simulations run at once, each in a separate process.
         emulate: run real processes between network namespaces instead, one trial after another.
         data_dir: where data sets are.
-        kept: the folder that keeps outcomes as they come; those that the same code left there are
-            used again. None: keep no outcomes.
+        kept: keeps runs as they end, and has those that need not be made again. None: keep none.
         on_trial: called before trials run and as they end, with the number of ended trials and of
             all trials.
 
@@ -156,14 +162,14 @@ class Lab:
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | None,
         *,
         quick: bool = False,
         seed: int = 0,
         jobs: int = 1,
         emulate: bool = False,
         data_dir: Path | None = None,
-        kept: Path | None = None,
+        kept: Store | None = None,
         on_trial: Callable[[int, int], None] = lambda ended, of: None,
     ) -> None:
         if jobs < 1:
@@ -175,12 +181,19 @@ class Lab:
         self.data_dir = data_dir
         self._jobs = jobs
         self._on_trial = on_trial
-        self._kept = None if kept is None else Outcomes(kept)
-        self._known: dict[tuple[str, Overlay], Outcome] = {}
+        self.record = Record()
+        """All runs that were asked for."""
+        self._kept = kept
+        self._known: dict[str, Ran[Outcome]] = {}
         self._overlays: dict[Overlay, Path] = {}
+        self._texts: dict[Overlay, str] = {}
 
-    def measure(self, trials: Sequence[Trial]) -> list[Outcome]:
+    def measure(self, trials: Sequence[Trial], simulated: bool = False) -> list[Outcome]:
         """Run trials and return their outcomes, in order.
+
+        Args:
+            trials: what to run.
+            simulated: simulate them even where this lab emulates.
 
         Raises:
             RunAborted: a run failed.
@@ -189,72 +202,98 @@ class Lab:
         """
         # The papers' models of time have no distance between scheduler and sites.
         trials = [replace(each, scenario=each.scenario.beside_its_scheduler()) for each in trials]
-        wanted = {_what(trial): trial for trial in reversed(trials)}
-        new = [trial for key, trial in reversed(wanted.items()) if key not in self._known]
-        if self.emulate:
-            for trial in new:
+        emulate = self.emulate and not simulated
+        settings = [self._settings(trial, emulate) for trial in trials]
+        wanted: dict[str, Trial] = {}
+        for each, trial in zip(settings, trials, strict=True):
+            if each not in self._known:
+                wanted.setdefault(each, trial)
+        if emulate:
+            for trial in wanted.values():
                 check_real(trial.scenario, trial.overlay, emulated=True)
                 check_emulable(trial.overlay)
-        files = {_what(trial): self._write(trial) for trial in new}
-        kept, left = self._kept, []
-        for trial in new:
-            outcome = kept.find(self._depends_on(trial), Outcome) if kept else None
-            if outcome is None:
-                left.append(trial)
+        files = {each: self._write(trial) for each, trial in wanted.items()}
+        left = []
+        for each in wanted:
+            ran = self._kept.find(each, Outcome) if self._kept else None
+            if ran is None:
+                left.append(each)
             else:
-                file = files[_what(trial)].name
-                self._known[_what(trial)] = replace(outcome, scenario_file=file)
+                self._know(each, ran, files[each])
         self._on_trial(0, len(left))
-        outcomes = self._run(left, [files[_what(trial)] for trial in left])
-        for ended, (trial, outcome) in enumerate(zip(left, outcomes, strict=True), 1):
-            self._known[_what(trial)] = outcome
-            if kept:
-                kept.add(self._depends_on(trial), outcome)
+        made = self._run([(wanted[each], files[each]) for each in left], emulate)
+        for ended, (each, ran) in enumerate(zip(left, made, strict=True), 1):
+            self._know(each, ran, files[each])
+            if self._kept:
+                self._kept.add(each, ran)
             self._on_trial(ended, len(left))
-        return [replace(self._known[_what(trial)], labels=trial.labels) for trial in trials]
+        outcomes = [
+            replace(self._known[each].made, labels=trial.labels)
+            for each, trial in zip(settings, trials, strict=True)
+        ]
+        aborted = [each.aborted for each in outcomes if each.aborted is not None]
+        if aborted:
+            raise RunAborted(aborted[0])
+        return outcomes
+
+    def _know(self, settings: str, ran: Ran[Outcome], file: Path | None) -> None:
+        if file is not None:
+            ran = Ran(replace(ran.made, scenario_file=file.name), ran.cpu_s)
+        self._known[settings] = ran
+        self.record.add(settings, ran)
 
     def map(self, make: Callable[..., Made], jobs: Sequence[Any], kind: type[Made]) -> list[Made]:
         """Return a function's result for each job, several at once; it also gets ``data_dir``.
 
         Args:
             make: a function of a module, so that other processes can import it.
-            jobs: the arguments, one for each call; each must have a different ``repr``.
+            jobs: the arguments, one for each call; each must have a different ``repr``, which says
+                all that the result depends on.
             kind: of the results.
         """
-        whats = [f"{_name(make)} {job!r} {self.data_dir}" for job in jobs]
-        assert not any(" at 0x" in what for what in whats), whats[0]
+        settings = [f"{_name(make)} {job!r}" for job in jobs]
+        assert not any(" at 0x" in each for each in settings), settings[0]
         kept = self._kept
-        found = [kept.find(what, kind) if kept else None for what in whats]
+        found = [kept.find(each, kind) if kept else None for each in settings]
         left = [number for number, each in enumerate(found) if each is None]
-        made = partial(make, data_dir=self.data_dir)
+        timed = partial(_timed, partial(make, data_dir=self.data_dir))
         self._on_trial(0, len(left))
         with ProcessPoolExecutor(self._jobs, get_context("spawn")) as pool:
             mapped = pool.map if self._jobs > 1 else map
-            outcomes = mapped(made, [jobs[number] for number in left])
-            for ended, (number, outcome) in enumerate(zip(left, outcomes, strict=True), 1):
-                found[number] = outcome
+            made = mapped(timed, [jobs[number] for number in left])
+            for ended, (number, ran) in enumerate(zip(left, made, strict=True), 1):
+                found[number] = ran
                 if kept:
-                    kept.add(whats[number], outcome)
+                    kept.add(settings[number], ran)
                 self._on_trial(ended, len(left))
-        return cast(list[Made], found)
+        ended_runs = cast(list[Ran[Made]], found)
+        for each, run in zip(settings, ended_runs, strict=True):
+            self.record.add(each, run)
+        return [run.made for run in ended_runs]
 
-    def _depends_on(self, trial: Trial) -> str:
+    def _settings(self, trial: Trial, emulate: bool) -> str:
         """Return all that a trial's outcome depends on, except the code."""
-        overlay = overlays.dumps(trial.overlay)
-        world = "emulated" if self.emulate else "simulated"
-        return f"{world} {encode(trial.scenario)} {overlay} {trial.loss} {self.data_dir}"
+        text = self._texts.get(trial.overlay)
+        if text is None:
+            text = self._texts[trial.overlay] = overlays.dumps(trial.overlay)
+        world = "emulated" if emulate else "simulated"
+        return f"{world} {encode(trial.scenario)} {text} {trial.loss}"
 
-    def _run(self, trials: Sequence[Trial], files: Sequence[Path]) -> Iterator[Outcome]:
-        execute = partial(_emulated if self.emulate else _simulated, data_dir=self.data_dir)
-        if self.emulate or self._jobs == 1 or len(trials) < 2:
-            yield from map(execute, trials, files)
+    def _run(
+        self, new: Sequence[tuple[Trial, Path | None]], emulate: bool
+    ) -> Iterator[Ran[Outcome]]:
+        timed = partial(_timed, partial(_emulated if emulate else _simulated, self.data_dir))
+        if emulate or self._jobs == 1 or len(new) < 2:
+            yield from (timed(trial, file) for trial, file in new)
             return
         # Forking would copy locks that other threads hold at that moment.
         with ProcessPoolExecutor(self._jobs, get_context("spawn")) as pool:
-            yield from pool.map(execute, trials, files)
+            yield from pool.map(timed, *zip(*new, strict=True))
 
-    def _write(self, trial: Trial) -> Path:
+    def _write(self, trial: Trial) -> Path | None:
         """Write a trial's scenario to a file, and its overlay unless it has a file already."""
+        if self.folder is None:
+            return None
         overlay = self._overlays.get(trial.overlay)
         if overlay is None:
             overlay = _write_new(
@@ -267,9 +306,11 @@ class Lab:
         return _write_new(self.folder, name, text)
 
 
-def _what(trial: Trial) -> tuple[str, Overlay]:
-    """Return the key that distinguishes runs."""
-    return encode(trial.scenario), trial.overlay
+def _timed(make: Callable[..., Made], *of: Any) -> Ran[Made]:
+    """Return what a call makes, and the CPU time that it takes."""
+    began_s = process_time()
+    made = make(*of)
+    return Ran(made, process_time() - began_s)
 
 
 def _name(make: Callable[..., Any]) -> str:
@@ -333,21 +374,31 @@ def _write_new(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def _simulated(trial: Trial, file: Path, data_dir: Path | None) -> Outcome:
+def _simulated(data_dir: Path | None, trial: Trial, file: Path | None) -> Outcome:
     # The log is not kept, since the same scenario gives the same log, byte for byte.
     with tempfile.TemporaryDirectory(prefix="anabranch-") as folder:
         log = Path(folder, "run.db")
-        simulate(trial.scenario, trial.overlay, log, data_dir)
-        return _outcome(trial, file, log)
+        try:
+            simulate(trial.scenario, trial.overlay, log, data_dir)
+        except RunAborted as error:
+            return Outcome(trial.labels, "", 0, 0.0, 0.0, 0, aborted=str(error))
+        return _used(trial, _outcome(trial, "" if file is None else file.name, log))
 
 
-def _emulated(trial: Trial, file: Path, data_dir: Path | None) -> Outcome:
+def _emulated(data_dir: Path | None, trial: Trial, file: Path | None) -> Outcome:
+    assert file is not None  # only a lab without files has all its runs already
     log = file.with_suffix(".db")
     run_locally(file, 0, trial.overlay, log, data_dir, emulate=True, seed=trial.scenario.seed)
-    return _outcome(trial, file, log)
+    return _used(trial, _outcome(trial, file.name, log))
 
 
-def _outcome(trial: Trial, file: Path, log: Path) -> Outcome:
+def _used(trial: Trial, outcome: Outcome) -> Outcome:
+    """Return an outcome without the fields that its experiment does not use."""
+    unused = {each.name: default(each) for each in fields(Outcome) if each.name in trial.without}
+    return replace(outcome, **unused)
+
+
+def _outcome(trial: Trial, file: str, log: Path) -> Outcome:
     events = [event for _, event in read_events(log)]
     run = summarise(events)
     if run.pace is not None:
@@ -355,7 +406,7 @@ def _outcome(trial: Trial, file: Path, log: Path) -> Outcome:
         rounds = min(len(series) for series in run.pace.iterations.values())
         return Outcome(
             trial.labels,
-            file.name,
+            file,
             rounds,
             run.total_s,
             run.pace.iteration_s,
@@ -381,7 +432,7 @@ def _outcome(trial: Trial, file: Path, log: Path) -> Outcome:
     rounds, total_s = len(run.rounds), run.rounds[-1].at_s if run.rounds else run.total_s
     fills_time = trial.scenario.stop.after_s is not None
     round_s = total_s / max(1, rounds) if fills_time else median(run.interval_s)
-    done = Outcome(trial.labels, file.name, rounds, total_s, round_s, len(run.plans))
+    done = Outcome(trial.labels, file, rounds, total_s, round_s, len(run.plans))
     target = trial.scenario.task.target_accuracy
     if target is not None:
         done = replace(

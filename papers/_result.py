@@ -6,13 +6,27 @@ import csv
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from anabranch.log.releases import versions
-from papers._lab import Outcome
 from papers._lines import dumps
+from papers._record import plain
+
+if TYPE_CHECKING:
+    from papers._experiment import Experiment
+    from papers._lab import Lab
+
+_HEADINGS = {
+    "what": "",
+    "paper": "paper",
+    "literal": "literal",
+    "ours": "ours",
+    "seeds": "seeds",
+    "why": "what differs, and why",
+}
+_ALWAYS = ("what", "paper", "ours")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +37,18 @@ class Row:
         what: the quantity.
         paper: the paper's value, as the paper states it; empty where it states none.
         ours: our value.
-        why: which setting differs, and why our value differs.
+        why: which setting differs or is smaller, and why our value differs: an experiment that
+            isolates the reason, or that it is not known.
+        literal: the value of the paper's scheme as its text has it, where ours is another scheme.
+        seeds: how many, and of what.
     """
 
     what: str
     paper: str
     ours: str
     why: str = ""
+    literal: str = ""
+    seeds: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,46 +57,43 @@ class Result:
 
     Args:
         rows: the comparison.
-        outcomes: the runs behind it.
         notes: for all rows, a sentence or more each.
         data: further values for the JSON, by name; numbers, texts, lists and dicts.
     """
 
     rows: tuple[Row, ...]
-    outcomes: tuple[Outcome, ...]
     notes: tuple[str, ...] = ()
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
 def write_result(
-    name: str, title: str, result: Result, folder: Path, *, seed: int, quick: bool, emulated: bool
+    experiment: Experiment, result: Result, lab: Lab, folder: Path
 ) -> tuple[Path, Path, Path]:
     """Write a result as JSON, its runs as CSV, and its comparison as Markdown; return the paths.
 
     Args:
-        name: the experiment's, such as ``netstorm/fig13``.
-        title: its subject.
+        experiment: what was made.
         result: its findings.
+        lab: made its runs.
         folder: of the files; those of an emulated experiment have ``-emulated`` in their names.
-        seed, quick, emulated: how it was made.
     """
     about = {
-        "experiment": name,
-        "title": title,
-        "seed": seed,
-        "quick": quick,
-        "world": "emulated" if emulated else "simulated",
+        "experiment": experiment.name,
+        "title": experiment.title,
+        "seed": lab.seed,
+        "quick": lab.quick,
+        "world": "emulated" if lab.emulate else "simulated",
         "commit": _commit(),
         "versions": versions(),
     }
     folder.mkdir(parents=True, exist_ok=True)
-    stem = name.replace("/", "-") + ("-emulated" if emulated else "")
+    stem = experiment.name.replace("/", "-") + ("-emulated" if lab.emulate else "")
     written = folder / f"{stem}.json"
     document = {
         **about,
         "notes": result.notes,
-        "rows": [asdict(row) for row in result.rows],
-        "runs": [asdict(outcome) for outcome in result.outcomes],
+        "rows": [plain(row) for row in result.rows],
+        "runs": list(lab.record.runs.values()),
         **result.data,
     }
     as_json = dumps(document) + "\n"
@@ -86,7 +102,7 @@ def write_result(
     with table.open("w", encoding="utf-8", newline="") as file:
         for key, value in about.items():
             file.write(f"# {key}: {json.dumps(value, ensure_ascii=False)}\n")
-        _write_runs(file, result.outcomes)
+        _write_runs(file, [each["made"] for each in lab.record.runs.values()])
     text = folder / f"{stem}.md"
     text.write_text(page(json.loads(as_json)), encoding="utf-8")
     return written, table, text
@@ -122,12 +138,11 @@ def comparison(rows: Sequence[Row], *, crossed_at: str | None = None) -> str:
     """
     if crossed_at is not None:
         return _crossed(rows, crossed_at)
-    has_why = any(row.why for row in rows)
-    headings = ["", "paper", "ours", *(["what differs, and why"] if has_why else [])]
-    return _table(
-        headings,
-        [[row.what, row.paper, row.ours, *([row.why] if has_why else [])] for row in rows],
-    )
+    shown = [
+        field for field in _HEADINGS if field in _ALWAYS or any(getattr(row, field) for row in rows)
+    ]
+    cells = [[getattr(row, field) for field in shown] for row in rows]
+    return _table([_HEADINGS[field] for field in shown], cells)
 
 
 def _crossed(rows: Sequence[Row], at: str) -> str:
@@ -136,7 +151,8 @@ def _crossed(rows: Sequence[Row], at: str) -> str:
         line, cut, column = row.what.rpartition(at)
         if not cut:
             raise ValueError(f"{row.what!r} cannot be cut at {at!r}")
-        said = "; ".join(filter(None, (row.ours, row.why)))
+        literal = row.literal and f"literal {row.literal}"
+        said = "; ".join(filter(None, (row.ours, literal, row.seeds, row.why)))
         cells.setdefault(line, {})[column] = f"{said} (paper: {row.paper})" if row.paper else said
     columns = list(dict.fromkeys(column for line in cells.values() for column in line))
     return _table(
@@ -150,16 +166,17 @@ def _table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(each.replace('|', '/') for each in line)} |" for line in cells)
 
 
-def _write_runs(file: TextIO, outcomes: Sequence[Outcome]) -> None:
-    labels = list(dict.fromkeys(key for each in outcomes for key in each.labels))
+def _write_runs(file: TextIO, made: Sequence[Mapping[str, Any]]) -> None:
+    outcomes = [each for each in made if "labels" in each]
+    labels = list(dict.fromkeys(key for each in outcomes for key in each["labels"]))
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow([*labels, "round_s", "rounds", "total_s", "plans", "scenario"])
     for each in outcomes:
         writer.writerow(
             [
-                *(each.labels.get(key, "") for key in labels),
-                *(repr(each.round_s), each.rounds, repr(each.total_s), each.plans),
-                each.scenario_file,
+                *(each["labels"].get(key, "") for key in labels),
+                *(repr(each["round_s"]), each["rounds"], repr(each["total_s"]), each["plans"]),
+                each["scenario_file"],
             ]
         )
 

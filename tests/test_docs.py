@@ -20,6 +20,7 @@ import anabranch
 from anabranch._typed_toml import Table
 from anabranch_lab.run.scenario import check_simulable, loads
 from docs import claims, curves, tables
+from papers._picture import picture
 
 from .every import every
 
@@ -177,11 +178,9 @@ def test_curves_are_those_of_their_json() -> None:
 
 
 def test_a_curve_goes_up_as_accuracy_does() -> None:
-    runs = [
-        {"labels": {"network": network, "system": "a < b"}, "curve": [[1.0, 0.0], [180.0, 1.0]]}
-        for network in ("static", "dynamic")
-    ]
-    drawn = ElementTree.fromstring(curves.picture({"runs": runs}))
+    line = [(1.0, 0.0), (180.0, 1.0)]
+    panels = {network: {"a < b": line} for network in ("static", "dynamic")}
+    drawn = ElementTree.fromstring(curves.picture(picture("seconds", "accuracy", panels)))
     lines = [each for each in drawn.iter() if each.get("stroke") == curves.COLOURS[0]]
     at = [
         [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]

@@ -107,7 +107,7 @@ def _make(lab: Lab) -> Result:
         "here, which does not say how many samples it has. The components are those of all three "
         "roots' gradients together, less their mean."
     )
-    return Result(tuple(rows), (), setting.notes(lab, (), what), {"trajectories": trajectories})
+    return Result(tuple(rows), setting.notes(lab, (), what), {"trajectories": trajectories})
 
 
 def _halves(figures: Sequence[tuple[float, float]], form: str) -> str:

@@ -33,7 +33,7 @@ def _make(lab: Lab) -> Result:
         paper = dict.fromkeys(SCHEMES, "0.6") if gini == _GINIS[-1] else {}
         rows += setting.over_others(f"Gini {gini:g}", by_name, paper)
     target = f"The target is {setting.TARGET:.0%} of held-out samples."
-    return Result(tuple(rows), tuple(outcomes), setting.notes(lab, outcomes, target))
+    return Result(tuple(rows), setting.notes(lab, outcomes, target))
 
 
 EXPERIMENT = Experiment("haaf/fig09", "time to accuracy as computing is more uneven", _make)

@@ -35,7 +35,7 @@ def _make(lab: Lab) -> Result:
         f"Accuracies are those last seen within {setting.HORIZON_S:g} s, not those that training "
         f"converges to; the target is {setting.TARGET:.0%}."
     )
-    return Result(tuple(rows), tuple(outcomes), setting.notes(lab, outcomes, when))
+    return Result(tuple(rows), setting.notes(lab, outcomes, when))
 
 
 EXPERIMENT = Experiment("haaf/fig10", "the staleness factor", _make)

@@ -61,7 +61,7 @@ def _make(lab: Lab) -> Result:
         "samples have classes."
     )
     notes = setting.notes(lab, outcomes, when, look_s=_LOOK_S)
-    return Result(tuple(rows), tuple(outcomes), notes)
+    return Result(tuple(rows), notes)
 
 
 def _variance_and_least(runs: Sequence[Outcome], plain: Sequence[Outcome]) -> str:

@@ -39,7 +39,7 @@ def _make(lab: Lab) -> Result:
             else:
                 rows.append(Row(what, "", setting.at_end(runs)))
     when = f"Accuracies are those last seen within {setting.HORIZON_S:g} s; Gini {_GINI:g}."
-    return Result(tuple(rows), tuple(outcomes), setting.notes(lab, outcomes, when))
+    return Result(tuple(rows), setting.notes(lab, outcomes, when))
 
 
 EXPERIMENT = Experiment("haaf/fig12", "resampling as labels are more skewed", _make)

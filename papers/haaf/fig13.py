@@ -76,7 +76,7 @@ def _make(lab: Lab) -> Result:
         "count."
     )
     notes = setting.notes(lab, (), what)
-    return Result(tuple(rows), (), notes, {"matrices": matrices})
+    return Result(tuple(rows), notes, {"matrices": matrices})
 
 
 def _similarity(lab: Lab, alpha: float, beta: float, seed: int) -> dict[int, Floats]:

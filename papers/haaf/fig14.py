@@ -53,7 +53,7 @@ def _make(lab: Lab) -> Result:
         f"variance in percentage points squared. {_HORIZON_S:g} s, and nothing is trained: times "
         "do not depend on the numbers."
     )
-    return Result(tuple(rows), tuple(outcomes), setting.notes(lab, outcomes, what))
+    return Result(tuple(rows), setting.notes(lab, outcomes, what))
 
 
 def _trial(lab: Lab, scheme: Scheme, gini: float, seed: int, name: str) -> Trial:

@@ -50,7 +50,7 @@ def _make(lab: Lab) -> Result:
     )
     counts = ", ".join(map(str, _WORKERS))
     notes = setting.notes(lab, outcomes, about, workers=counts, server_has_speed=False)
-    return Result(tuple(rows), tuple(outcomes), notes)
+    return Result(tuple(rows), notes)
 
 
 EXPERIMENT = Experiment("haaf/fig15", "time to accuracy with more workers", _make)

@@ -212,4 +212,4 @@ def trial(
         seed=seed,
     )
     about: dict[str, Label] = {"network": name, "period": period, "rate": rate, "seed": seed}
-    return Trial({**labels, **about}, scenario, overlay)
+    return Trial({**labels, **about}, scenario, overlay, without=("curve",))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from statistics import fmean, median
 
@@ -65,8 +64,7 @@ def _make(lab: Lab, name: str) -> Result:
     rows.append(Row(f"{OURS}: local steps to an average", "", _steps(runs[OURS])))
     note = _QUICK_NOTE if lab.quick else _NOTE
     step = f"{network.what}; a local step takes {network.step_s:g} s."
-    kept = tuple(replace(each, curve=()) for each in (*measured, *tuning))
-    return Result(tuple(rows), kept, (note, f"{name}: {step}"))
+    return Result(tuple(rows), (note, f"{name}: {step}"))
 
 
 def _rate(lab: Lab, name: str, period: str, log: list[Outcome]) -> float:

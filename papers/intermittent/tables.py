@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-import numpy as np
-
 from anabranch.fleet import Compute
 from anabranch.log.events import REACHED_BY, ReachedBy
 from anabranch.merge import AnyMerge, Mean, Staleness
@@ -24,6 +22,7 @@ from anabranch_lab.run.scenario import Scenario, Stop
 from anabranch_lab.run.scenario.tasks import Train
 from papers._experiment import Experiment
 from papers._lab import Lab, Outcome, Trial
+from papers._picture import middle
 from papers._result import Result, Row
 from papers.intermittent._literal import (
     Edges,
@@ -186,21 +185,6 @@ def _told(found: Sequence[float | None]) -> str:
     return told if len(reached) == len(found) else f"{told}, {len(reached)} of {len(found)}"
 
 
-def _middle(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
-    """Return the median curve: at even moments, the median of each seed's latest accuracy."""
-    ends_s = [curve[-1][0] for curve in curves if curve]
-    if not ends_s:
-        return []
-    moments_s = np.linspace(0.0, median(ends_s), 41)[1:]
-    found = []
-    for at_s in moments_s:
-        seen = [max((each for each in curve if each[0] <= at_s), default=None) for curve in curves]
-        accuracies = [each[1] for each in seen if each is not None]
-        if accuracies:
-            found.append((round(float(at_s), 2), round(median(accuracies), 4)))
-    return found
-
-
 def _make(lab: Lab, nodes: int) -> Result:
     seeds = range(lab.seed, lab.seed + (2 if lab.quick else SEEDS))
     jobs = [(name, seed) for name, _ in strategies() for seed in seeds]
@@ -222,7 +206,7 @@ def _make(lab: Lab, nodes: int) -> Result:
             Row(f"{name}: {rule} of the sites", "", _told([run.reached_by[rule] for run in runs]))
             for rule in _LATER
         ]
-        curves[f"{name}, literal"] = _middle([run.curve for run in runs])
+        curves[f"{name}, literal"] = middle([run.curve for run in runs])
     for name in _ours():
         ours = [each for each in outcomes if each.labels["strategy"] == name]
         rows.append(Row(f"ours: {name}", "", _told([_at_s(each, "first") for each in ours])))
@@ -235,7 +219,7 @@ def _make(lab: Lab, nodes: int) -> Result:
             for rule in _LATER
         ]
         rows.append(Row(f"ours: {name}: of all links until the first", "", _megabytes(ours)))
-        curves[name] = _middle([each.curve for each in ours])
+        curves[name] = middle([each.curve for each in ours])
     note = _NOTE.format(
         rate=LEARNING_RATE,
         batch=_batch(lab, nodes),
@@ -253,7 +237,7 @@ def _make(lab: Lab, nodes: int) -> Result:
         "reached_by_rules": list(REACHED_BY),
     }
     notes = (note, _QUICK_NOTE) if lab.quick else (note, *_verdicts(nodes, literal, seeds))
-    return Result(tuple(rows), tuple(outcomes), notes, data)
+    return Result(tuple(rows), notes, data)
 
 
 def _at_s(outcome: Outcome, rule: str) -> float | None:

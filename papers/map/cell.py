@@ -68,7 +68,7 @@ def _make(lab: Lab, name: str, gini: float) -> Result:
         trees = _trees([trial for trial in trials if trial.labels["scheme"] == each])
         rows.append(Row(f"{each}: its time", "", _parts(runs[each]), trees))
     note = _QUICK_NOTE if lab.quick else _NOTE
-    return Result(tuple(rows), (*measured, *tuning), (note,))
+    return Result(tuple(rows), (note,))
 
 
 def _titled(forest: str) -> str:

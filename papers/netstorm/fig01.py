@@ -127,7 +127,7 @@ def _make(lab: Lab) -> Result:
         for system in _TREES
         if system is not _FAPT
     ]
-    return Result(tuple(rows), tuple(outcomes))
+    return Result(tuple(rows))
 
 
 EXPERIMENT = Experiment(

@@ -139,7 +139,7 @@ def _make(lab: Lab) -> Result:
     if not lab.emulate:
         rows += [row for network in _PAPER for row in _over_each_root(outcomes, network)]
         rows += _worse_stars(outcomes)
-    return Result(tuple(rows), tuple(outcomes), (setting.dynamics_note(lab),))
+    return Result(tuple(rows), (setting.dynamics_note(lab),))
 
 
 def _comparison(outcomes: list[Outcome], network: str) -> list[Row]:

@@ -147,7 +147,7 @@ def _make(lab: Lab) -> Result:
         rows += _trees(found, case, bool(_roots(lab)))
         if case in dynamic:
             rows += _adaptive(found, case, bool(_roots(lab)))
-    return Result(tuple(rows), tuple(outcomes), (setting.dynamics_note(lab),))
+    return Result(tuple(rows), (setting.dynamics_note(lab),))
 
 
 def _of(found: list[Outcome], system: System) -> list[Outcome]:

@@ -100,7 +100,7 @@ def _make(lab: Lab) -> Result:
             "more roots need links to use: these are 36 pairs instead of 13",
         ),
     ]
-    return Result(tuple(rows), tuple(outcomes), (setting.dynamics_note(lab),))
+    return Result(tuple(rows), (setting.dynamics_note(lab),))
 
 
 EXPERIMENT = Experiment("netstorm/fig15", "one to nine roots, dynamic, auxiliary paths on", _make)

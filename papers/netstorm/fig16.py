@@ -64,7 +64,7 @@ def _make(lab: Lab) -> Result:
         rows.append(
             Row(what, paper, f"{seconds(off):.1f} s -> {seconds(on):.1f} s ({change})", why)
         )
-    return Result(tuple(rows), tuple(outcomes), (setting.dynamics_note(lab),))
+    return Result(tuple(rows), (setting.dynamics_note(lab),))
 
 
 EXPERIMENT = Experiment("netstorm/fig16", "seconds an iteration, awareness off and on", _make)

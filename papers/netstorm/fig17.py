@@ -85,7 +85,7 @@ def _trials(lab: Lab, case: str) -> list[Trial]:
 def _make(lab: Lab) -> Result:
     outcomes = lab.measure([trial for case in _CASES for trial in _trials(lab, case)])
     rows = [row for case in _CASES for row in _rows(lab, outcomes, case)]
-    return Result(tuple(rows), tuple(outcomes), (setting.dynamics_note(lab),))
+    return Result(tuple(rows), (setting.dynamics_note(lab),))
 
 
 def _rows(lab: Lab, outcomes: list[Outcome], case: str) -> list[Row]:

@@ -101,7 +101,7 @@ def _make(lab: Lab) -> Result:
         Row("packed trees, ours, over star", "", over_star(PACKED), "chunks of 1 MB, aware"),
         Row("packed trees, ours, over pro", "", more(PACKED, PRO)),
     )
-    return Result(rows, tuple(outcomes), (setting.dynamics_note(lab),))
+    return Result(rows, (setting.dynamics_note(lab),))
 
 
 EXPERIMENT = Experiment(

@@ -69,7 +69,7 @@ def _sites(lab: Lab) -> list[Trial]:
 def _make(lab: Lab) -> Result:
     outcomes = lab.measure(_models(lab) + _sites(lab))
     rows = (*_model_rows(outcomes), *_site_rows(outcomes))
-    return Result(rows, tuple(outcomes), (setting.dynamics_note(lab),))
+    return Result(rows, (setting.dynamics_note(lab),))
 
 
 def _mean_limit_s(outcomes: list[Outcome], sites: int) -> float:

@@ -129,7 +129,7 @@ def _make(lab: Lab) -> Result:
             "the plan stays that of equal rates, which awareness begins with",
         )
     )
-    return Result(tuple(rows), tuple(outcomes), (setting.dynamics_note(lab),))
+    return Result(tuple(rows), (setting.dynamics_note(lab),))
 
 
 def _trials(lab: Lab, system: System, case: str, value: str) -> list[Trial]:

@@ -15,6 +15,7 @@ from anabranch_lab.run.scenario import Scenario, Stop
 from anabranch_lab.run.scenario.tasks import Train
 from papers._experiment import Experiment
 from papers._lab import Lab, Outcome, Trial
+from papers._picture import picture
 from papers._result import Result, Row
 from papers.netstorm import _setting as setting
 from papers.netstorm._setting import (
@@ -104,7 +105,13 @@ def _make(lab: Lab) -> Result:
         f"each second round. Dynamic: one draw, new rates every {redraw_s:g} s. All systems make "
         "the same updates, so that what one seed tells apart is how many they make in a time."
     )
-    return Result(tuple(rows), tuple(found), (note,))
+    panels = {
+        network: {
+            str(run.labels["system"]): run.curve for run in setting.chosen(found, network=network)
+        }
+        for network in networks
+    }
+    return Result(tuple(rows), (note,), picture("seconds", "accuracy", panels))
 
 
 def _row(run: Outcome, star: Outcome, ends_s: float) -> Row:

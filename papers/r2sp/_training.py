@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Literal
 
@@ -219,26 +219,14 @@ def trial(
         sample_every_s=1e6,
         seed=seed,
     )
-    return Trial({**labels, "rate": rate, "seed": seed}, scenario, overlay, learner.loss)
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """The outcome of several ways on one cluster.
-
-    Args:
-        rows: of the comparison.
-        outcomes: the runs, including those of tuning.
-    """
-
-    rows: tuple[Row, ...]
-    outcomes: tuple[Outcome, ...]
+    about = {**labels, "rate": rate, "seed": seed}
+    return Trial(about, scenario, overlay, learner.loss, without=("workers", "gaps"))
 
 
 def compare(
     lab: Lab, what: str, cluster: Cluster, ways: Mapping[str, Way], beside: Sequence[str]
-) -> Compared:
-    """Train in each way, with one learning rate for all and with each way's best.
+) -> tuple[Row, ...]:
+    """Train in each way, with one rate for all and with each way's best; return the rows.
 
     Args:
         lab: runs the trials.
@@ -271,8 +259,7 @@ def compare(
             label = f"{what}, {how}: {name}"
             target = cluster.learner.target
             rows += rows_of(label, paper, of[name], runs[name, of[name]], others, target)
-    kept = (replace(each, workers={}, gaps=()) for each in (*measured, *tuning))
-    return Compared(tuple(rows), tuple(kept))
+    return tuple(rows)
 
 
 def _rate(lab: Lab, name: str, way: Way, cluster: Cluster, log: list[Outcome]) -> float:

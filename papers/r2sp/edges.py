@@ -235,7 +235,7 @@ def _make(lab: Lab, clients: int) -> Result:
         for job, run in found.items()
     ]
     note = _note(data, rounds, len(seeds), clients)
-    return Result(tuple(rows), (), (note,), {"trained": data_of})
+    return Result(tuple(rows), (note,), {"trained": data_of})
 
 
 def _told(runs: Sequence[float | None], beside: Sequence[float | None]) -> str:

@@ -58,7 +58,7 @@ def _make(lab: Lab) -> Result:
         "2 servers, no jitter; alone a worker's own port is the narrowest. The second rate is the "
         "one that explains Table I. The paper's speed-up is taken as time saved.",
     )
-    return Result(tuple(rows), tuple(outcomes), notes)
+    return Result(tuple(rows), notes)
 
 
 def _why(model: setting.Model, less: float) -> str:

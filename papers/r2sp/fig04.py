@@ -121,7 +121,7 @@ def _make(lab: Lab) -> Result:
         "bound can need under SSP, and of two turns each and one under R²SP (relaxation 0, so that "
         "turns have an order and no gaps). Shown is the first of those that reach the most.",
     )
-    return Result(tuple(rows), (), notes)
+    return Result(tuple(rows), notes)
 
 
 def _told(most: int, schedule: Schedule) -> str:

@@ -39,7 +39,7 @@ def _emulated(lab: Lab) -> Result:
         setting.trial(small, pace, updates, overlay, pace=name) for name, pace in PACES.items()
     ]
     real = lab.measure(trials)
-    simulated = Lab(lab.folder / "simulated").measure(trials)
+    simulated = lab.measure(trials, simulated=True)
     rows = []
     for name, made, expected in zip(PACES, real, simulated, strict=True):
         off = made.round_s / expected.round_s - 1
@@ -59,7 +59,7 @@ def _emulated(lab: Lab) -> Result:
                 f"simulated {_told(expected.at_once)}",
             )
         )
-    return Result(tuple(rows), tuple(real), (_EMULATED_NOTE,))
+    return Result(tuple(rows), (_EMULATED_NOTE,))
 
 
 def _simulated(lab: Lab) -> Result:
@@ -98,7 +98,7 @@ def _simulated(lab: Lab) -> Result:
         about = f"VGG16: between updates under {name}, {_PARTS}"
         rows.append(Row(about, _GAPS.get(name, ""), _spread_of(one.gaps)))
     note = "Between updates is Fig. 9; runs have its distribution in steps of 5 %."
-    return Result(tuple(rows), tuple(outcomes), (setting.NOTE, note))
+    return Result(tuple(rows), (setting.NOTE, note))
 
 
 def _less(took_s: float, bsp_s: float) -> str:

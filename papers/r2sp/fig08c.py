@@ -32,8 +32,8 @@ def _make(lab: Lab, model: Model) -> Result:
     compute = Compute(samples_per_s=training.BATCH / model.compute_s, jitter=setting.JITTER)
     cluster = training.Cluster(model.elements, compute)
     ways = {name: _WAYS[name] for name in ("BSP", "R²SP")} if lab.quick else _WAYS
-    found = training.compare(lab, model.name, cluster, ways, ("BSP", "R²SP"))
-    return Result(found.rows, found.outcomes, (setting.NOTE, cluster.learner.note(lab.quick)))
+    rows = training.compare(lab, model.name, cluster, ways, ("BSP", "R²SP"))
+    return Result(rows, (setting.NOTE, cluster.learner.note(lab.quick)))
 
 
 def _experiment(model: Model) -> Experiment:

@@ -47,7 +47,7 @@ def _make(lab: Lab) -> Result:
         "A rate is the model's size over the mean time that a worker pushed, or waited for the "
         "model that it pulled.",
     )
-    return Result(tuple(rows), tuple(outcomes), notes)
+    return Result(tuple(rows), notes)
 
 
 def _times_s(outcomes: list[Outcome], model: str, gbps: float, pace: str) -> tuple[float, float]:

@@ -33,12 +33,12 @@ def _make(lab: Lab) -> Result:
     cluster = training.Cluster(
         RESNET32.elements, compute, workers=setting.WORKERS_1, servers=setting.SERVERS_1
     )
-    found = training.compare(lab, "R²SP", cluster, _WAYS, ("equal batches",))
+    rows = training.compare(lab, "R²SP", cluster, _WAYS, ("equal batches",))
     note = (
         "8 workers of three speeds, 2 servers, ports of 10 Gbit/s, ResNet32's size, R²SP with "
         f"r = 0.8; a batch of {_BATCH} takes as long as the paper's of {_PAPER_BATCH}."
     )
-    return Result(found.rows, found.outcomes, (note, cluster.learner.note(lab.quick, _BATCH)))
+    return Result(rows, (note, cluster.learner.note(lab.quick, _BATCH)))
 
 
 EXPERIMENT = Experiment("r2sp/fig11", "tuned batches: time to a target accuracy", _make)

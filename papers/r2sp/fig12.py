@@ -41,7 +41,7 @@ def _make(lab: Lab) -> Result:
                 "there scarcer bandwidth gains nothing more",
             )
         )
-    return Result(tuple(rows), tuple(outcomes), (setting.NOTE,))
+    return Result(tuple(rows), (setting.NOTE,))
 
 
 EXPERIMENT = Experiment("r2sp/fig12", "throttled bandwidth: R²SP over BSP", _make)

@@ -58,7 +58,7 @@ def _make(lab: Lab) -> Result:
         f"{setting.NOTE} Where jitter is another, rows say so. Means of {len(seeds)} seeds, the "
         f"least to the most in parentheses; {updates} updates of each worker."
     )
-    return Result(tuple(rows), tuple(replace(each, workers={}) for each in outcomes), (note,))
+    return Result(tuple(rows), (note,))
 
 
 def _trial(model: Model, jitter: float, relaxation: float, seed: int, updates: int) -> Trial:

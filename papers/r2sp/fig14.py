@@ -85,13 +85,13 @@ _WAYS = {
 
 def _make(lab: Lab, model: _Transformer) -> Result:
     ways = {**_WAYS, "R²SP": replace(_WAYS["R²SP"], paper=model.paper)}
-    found = training.compare(lab, model.name, _cluster(model), ways, ("BSP", "R²SP"))
+    rows = training.compare(lab, model.name, _cluster(model), ways, ("BSP", "R²SP"))
     note = (
         "8 workers, 2 servers, ports of 100 Gbit/s; four workers wait 0.5 or 1 s more in each "
         f"iteration, as in the paper. A batch takes {model.compute_s:g} s. R²SP has tuned batches "
         "where not said otherwise."
     )
-    return Result(found.rows, found.outcomes, (note, model.learner.note(lab.quick, _BATCH)))
+    return Result(rows, (note, model.learner.note(lab.quick, _BATCH)))
 
 
 def _cluster(model: _Transformer) -> training.Cluster:

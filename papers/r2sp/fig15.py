@@ -246,7 +246,7 @@ def _make(lab: Lab, whole: Size) -> Result:
             {"scheme": name, "seed": seed, **asdict(run)} for (name, seed), run in found.items()
         ],
     }
-    return Result(tuple(rows), (), (_note(size, len(seeds)),), data)
+    return Result(tuple(rows), (_note(size, len(seeds)),), data)
 
 
 def _sooner(

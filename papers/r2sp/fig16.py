@@ -49,7 +49,7 @@ def _fig_16(lab: Lab) -> Result:
             )
         )
     data = {"phases": {_name(case): seen.phases for case, seen in found.items()}}
-    return Result(tuple(rows), (), (federated.NOTE,), data)
+    return Result(tuple(rows), (federated.NOTE,), data)
 
 
 def _parts(seen: Seen) -> tuple[float, float, float, float]:
@@ -78,7 +78,7 @@ def _fig_17(lab: Lab) -> Result:
         "Peaks are over 0.1 s, each pull taken to go evenly while it lasts. A program that goes at "
         "one rate whenever anybody pulls has the same peak under any pace."
     )
-    return Result(tuple(rows), (), (federated.NOTE, note))
+    return Result(tuple(rows), (federated.NOTE, note))
 
 
 def _fig_18(lab: Lab) -> Result:
@@ -117,7 +117,7 @@ def _fig_18(lab: Lab) -> Result:
         ]
     }
     note = f"Means of {_SEEDS} seeds. A size of {CLIENTS} is BSP."
-    return Result(tuple(rows), (), (federated.NOTE, note), data)
+    return Result(tuple(rows), (federated.NOTE, note), data)
 
 
 def _rate(bps: float) -> str:

@@ -61,8 +61,7 @@ def _make(lab: Lab) -> Result:
         f"{setting.NOTE} Full steps: an update moves the model by the learning rate times its "
         f"gradient, BSP's {cluster.workers} together by it times their mean."
     )
-    kept = tuple(replace(each, workers={}, gaps=()) for each in measured)
-    return Result(tuple(rows), kept, (note, cluster.learner.note(lab.quick, tuned=False)))
+    return Result(tuple(rows), (note, cluster.learner.note(lab.quick, tuned=False)))
 
 
 EXPERIMENT = Experiment("r2sp/full-steps", "Algorithm 1 literally: full steps, VGG16", _make)

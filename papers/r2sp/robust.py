@@ -97,7 +97,7 @@ def _make(lab: Lab) -> Result:
         f"{_ROUNDS} rounds of FedAvg of {_STEPS} local steps, rate {_RATE:g}; held-out accuracy in "
         f"the end, means of {len(seeds)} seeds, the least to the most in parentheses."
     )
-    return Result(tuple(rows), tuple(outcomes), (note,))
+    return Result(tuple(rows), (note,))
 
 
 EXPERIMENT = Experiment("r2sp/robust", "accuracy with adversaries, by merge rule", _make)

@@ -71,7 +71,7 @@ def _make(lab: Lab) -> Result:
         f"Inception-v3: of {_SMALL_VGG16 / 1e6:.1f} M parameters, VGG16's for CIFAR-10, its time "
         f"would make {small_bps / 1e9:.2f} Gbit/s, a tenth of Inception-v3's, whose size is sure.",
     )
-    return Result(tuple(rows), tuple(outcomes), notes)
+    return Result(tuple(rows), notes)
 
 
 EXPERIMENT = Experiment("r2sp/table1", "the part of communication under BSP", _make)

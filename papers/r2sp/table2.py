@@ -126,7 +126,7 @@ def _make(lab: Lab) -> Result:
         f"{_rate(_RESNET20.server_bps)} at the server, a ninth of its port. What clients waited "
         "for was most likely the server's program (RPyC, the paper says).",
     )
-    return Result(tuple(rows), tuple(outcomes), notes)
+    return Result(tuple(rows), notes)
 
 
 def _labels(case: _Case, clients: int) -> dict[str, Label]:

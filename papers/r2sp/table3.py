@@ -109,7 +109,7 @@ def _make(lab: Lab) -> Result:
         "8 workers of three speeds, 2 servers, ports of 10 Gbit/s, ResNet32, batches of 512, R²SP "
         "with r = 0.8, no jitter; means over the later half.",
     )
-    return Result(tuple(rows), tuple(outcomes), notes)
+    return Result(tuple(rows), notes)
 
 
 def _trial(load: str, fixed: bool, iterations: int) -> Trial:

@@ -61,7 +61,7 @@ def _table_4(lab: Lab) -> Result:
         f"Means over clients and {_SEEDS} seeds of jitter and delays, the least to the most in "
         "parentheses. Convergence is rounds times this, and rounds are fig15's."
     )
-    return Result(tuple(rows), (), (federated.NOTE, note), _data(found))
+    return Result(tuple(rows), (federated.NOTE, note), _data(found))
 
 
 def _table_5(lab: Lab) -> Result:
@@ -85,7 +85,7 @@ def _table_5(lab: Lab) -> Result:
         "The paper's pushes seem to have its injected delay in them: it is 0.22 s on average, and "
         "the least of them 0.34 s, where a client alone needs 0.015 s for CNN."
     )
-    return Result(tuple(rows), (), (federated.NOTE, note), _data(found))
+    return Result(tuple(rows), (federated.NOTE, note), _data(found))
 
 
 def _data(found: dict[tuple[str, str, int], list[Seen]]) -> dict[str, object]:

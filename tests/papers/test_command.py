@@ -28,7 +28,7 @@ def make(lab: Lab) -> Result:
     )
     outcomes = lab.measure([Trial({"system": "star"}, scenario, internet2_9())])
     rows = (Row("a star", "9 s", f"{outcomes[0].rounds} rounds", "it is small"),)
-    return Result(rows, tuple(outcomes), ("All of it.",))
+    return Result(rows, ("All of it.",))
 
 
 @pytest.fixture(autouse=True)
@@ -60,9 +60,9 @@ def test_it_prints_the_papers_figure_beside_ours_and_writes_both(name: str, tmp_
     (page,) = tmp_path.glob("*/toy-fig1.json")
     found = json.loads(page.read_text())
     assert (found["seed"], found["quick"]) == (4, True)
-    assert found["runs"][0]["rounds"] == 1
+    assert found["runs"][0]["made"]["rounds"] == 1
     assert (page.parent / "toy-fig1.csv").exists()
-    assert (page.parent / "scenarios" / found["runs"][0]["scenario_file"]).exists()
+    assert (page.parent / "scenarios" / found["runs"][0]["made"]["scenario_file"]).exists()
 
 
 def test_what_there_is_not_is_refused_with_the_nearest(tmp_path: Path):
@@ -86,7 +86,7 @@ def test_of_a_paper_what_cannot_be_emulated_is_left_out_and_named(
 
     def note(lab: Lab) -> Result:
         made.append(lab.emulate)
-        return Result((Row("a star", "9 s", "8 s"),), (), ())
+        return Result((Row("a star", "9 s", "8 s"),))
 
     emulable = Experiment("toy/fig2", "another", note, emulable=True)
     both = {**papers.EXPERIMENTS, emulable.name: emulable}

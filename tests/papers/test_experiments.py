@@ -62,7 +62,7 @@ class ToldLab(Lab):
 
     trials: Sequence[Trial] = ()
 
-    def measure(self, trials: Sequence[Trial]) -> list[Outcome]:
+    def measure(self, trials: Sequence[Trial], simulated: bool = False) -> list[Outcome]:
         self.trials = list(trials)
         told = []
         for trial in trials:

@@ -18,6 +18,7 @@ from anabranch.scheduler.awareness import Passive
 from anabranch_lab.run.scenario import Scenario, ScenarioError, Stop, load, loads
 from anabranch_lab.run.scenario.tasks import Exchange
 from papers import Lab, Outcome, Trial, _kept, _lab, seconds
+from papers._kept import Outcomes
 from papers._lab import scenario_toml
 
 STAR = Scenario(
@@ -169,14 +170,16 @@ def test_what_was_cut_off_goes_on_where_it_was(tmp_path: Path, monkeypatch: pyte
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Lab(tmp_path / "cut", kept=tmp_path / "kept", on_trial=cut).measure(trials)
+        Lab(tmp_path / "cut", kept=Outcomes(tmp_path / "kept"), on_trial=cut).measure(trials)
     told: list[tuple[int, int]] = []
 
     def go_on() -> list[Outcome]:
         told.clear()
         folder = tmp_path / f"again-{len([*tmp_path.iterdir()])}"
         return Lab(
-            folder, kept=tmp_path / "kept", on_trial=lambda ended, of: told.append((ended, of))
+            folder,
+            kept=Outcomes(tmp_path / "kept"),
+            on_trial=lambda ended, of: told.append((ended, of)),
         ).measure(trials)
 
     assert go_on() == whole
@@ -212,14 +215,14 @@ def test_what_a_function_made_is_kept_by_all_that_it_was_given(tmp_path: Path):
         ([3], thrice, [3]),
     ):
         CALLED.clear()
-        found = Lab(tmp_path, kept=tmp_path / "kept").map(make, jobs, Doubled)
+        found = Lab(tmp_path, kept=Outcomes(tmp_path / "kept")).map(make, jobs, Doubled)
         assert called == CALLED
         assert make is thrice or found == wanted[: len(jobs)]
 
 
 def test_a_damaged_outcome_is_named(tmp_path: Path):
-    Lab(tmp_path, kept=tmp_path / "kept").map(partial(doubled, times=2), [3], Doubled)
+    Lab(tmp_path, kept=Outcomes(tmp_path / "kept")).map(partial(doubled, times=2), [3], Doubled)
     (path,) = (tmp_path / "kept").iterdir()
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ValueError, match=rf"{path.name} is damaged .*; remove it"):
-        Lab(tmp_path, kept=tmp_path / "kept").map(partial(doubled, times=2), [3], Doubled)
+        Lab(tmp_path, kept=Outcomes(tmp_path / "kept")).map(partial(doubled, times=2), [3], Doubled)

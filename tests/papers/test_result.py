@@ -9,22 +9,25 @@ from pathlib import Path
 import pytest
 
 from anabranch import __version__
-from papers import Outcome, Result, Row, comparison, page, write_result
+from papers import Experiment, Lab, Outcome, Result, Row, comparison, page, write_result
+from papers._record import Ran
 
 RESULT = Result(
-    (Row("trees over star", "6.7x", "2.0x", "relays pass chunks on"),),
-    (
-        Outcome({"system": "star", "draw": 1}, "star-1.toml", 3, 30.5, 0.1 + 0.2, 0),
-        Outcome({"system": "a, b"}, "a-b.toml", 4, 20.0, 5.0, 2),
-    ),
+    (Row("trees over star", "6.7x", "2.0x", "relays pass chunks on", seeds="1 draw"),),
     ("One draw.",),
+)
+OUTCOMES = (
+    Outcome({"system": "star", "draw": 1}, "star-1.toml", 3, 30.5, 0.1 + 0.2, 0),
+    Outcome({"system": "a, b"}, "a-b.toml", 4, 20.0, 5.0, 2),
 )
 
 
-def write(folder: Path) -> tuple[Path, Path, Path]:
-    return write_result(
-        "netstorm/fig99", "a title", RESULT, folder, seed=7, quick=True, emulated=False
-    )
+def write(folder: Path, emulated: bool = False) -> tuple[Path, Path, Path]:
+    lab = Lab(None, seed=7, quick=True, emulate=emulated)
+    for outcome in OUTCOMES:
+        lab.record.add(outcome.scenario_file, Ran(outcome, 0.123))
+    experiment = Experiment("netstorm/fig99", "a title", lambda lab: RESULT)
+    return write_result(experiment, RESULT, lab, folder)
 
 
 def test_the_page_has_seed_versions_rows_and_runs(tmp_path: Path):
@@ -40,9 +43,11 @@ def test_the_page_has_seed_versions_rows_and_runs(tmp_path: Path):
             "paper": "6.7x",
             "ours": "2.0x",
             "why": "relays pass chunks on",
+            "seeds": "1 draw",
         }
     ]
-    assert found["runs"][0]["labels"] == {"system": "star", "draw": 1}
+    assert [each["cpu_s"] for each in found["runs"]] == [0.12, 0.12]
+    assert found["runs"][0]["made"]["labels"] == {"system": "star", "draw": 1}
     assert found["notes"] == ["One draw."]
 
 
@@ -65,9 +70,9 @@ def test_the_comparison_is_a_page(tmp_path: Path):
     assert lines[0] == "# netstorm/fig99: a title"
     assert lines[2].startswith("By `python -m papers netstorm/fig99`, commit ")
     assert lines[4:] == [
-        "|  | paper | ours | what differs, and why |",
-        "| --- | --- | --- | --- |",
-        "| trees over star | 6.7x | 2.0x | relays pass chunks on |",
+        "|  | paper | ours | seeds | what differs, and why |",
+        "| --- | --- | --- | --- | --- |",
+        "| trees over star | 6.7x | 2.0x | 1 draw | relays pass chunks on |",
         "",
         "One draw.",
     ]
@@ -80,8 +85,7 @@ def test_the_same_result_is_written_alike(tmp_path: Path):
 
 def test_an_emulated_one_is_written_beside_the_simulated(tmp_path: Path):
     write(tmp_path)
-    name, title = "netstorm/fig99", "a title"
-    write_result(name, title, RESULT, tmp_path, seed=7, quick=True, emulated=True)
+    write(tmp_path, emulated=True)
     written = {json.loads(path.read_text())["world"]: path.name for path in tmp_path.glob("*.json")}
     assert written == {
         "simulated": "netstorm-fig99.json",

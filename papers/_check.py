@@ -1,0 +1,141 @@
+"""Check results against today's scripts and today's code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import papers
+from papers._lab import Lab
+from papers._record import Ran, Record, plain
+from papers._result import Result
+
+RESULTS = Path(__file__).parent.parent / "docs" / "reproductions" / "results"
+
+
+class Missing(Exception):
+    """The smallest run has been made again: the script need not go on."""
+
+
+@dataclass(slots=True)
+class AllButOne:
+    """A :class:`papers._record.Store` of recorded runs, without one, which is made again.
+
+    Args:
+        record: all runs.
+        key: of the run that is missing.
+        again: the run, when it has been made again.
+    """
+
+    record: Record
+    key: str
+    again: list[Ran[Any]] = field(default_factory=list)
+
+    def find(self, settings: str, kind: type[Any]) -> Ran[Any] | None:
+        """Return the recorded run, or None for the missing one."""
+        ran = self.record.find(settings, kind)
+        return None if papers.key(settings) == self.key else ran
+
+    def add(self, settings: str, ran: Ran[Any]) -> None:
+        """Note the run that was made again."""
+        self.again.append(ran)
+        raise Missing
+
+
+def replayed(document: Mapping[str, Any]) -> Result:
+    """Return what today's script says of the recorded runs of a result's JSON.
+
+    Raises:
+        NotRecorded: the script asks for a run that was not made: its settings have changed.
+    """
+    return _experiment(document).make(_lab(document, Record.of(document)))
+
+
+def differences(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how today's script differs from a result's JSON, without making a run.
+
+    Raises:
+        NotRecorded: see :func:`replayed`.
+    """
+    result = replayed(document)
+    rows = [plain(row) for row in result.rows]
+    for ours, theirs in zip(rows, document["rows"], strict=False):
+        if ours != theirs:
+            yield f"a row is {ours} now, and was {theirs}"
+    if len(rows) != len(document["rows"]):
+        yield f"there are {len(rows)} rows now, and there were {len(document['rows'])}"
+    if list(result.notes) != document["notes"]:
+        yield f"the notes are {list(result.notes)} now, and were {document['notes']}"
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The smallest run of a result, made again.
+
+    Args:
+        about: its labels, or its key.
+        cpu_s: CPU time that it took now, seconds.
+        differs: fields that differ, as text; empty where the run came to the same.
+    """
+
+    about: str
+    cpu_s: float
+    differs: tuple[str, ...]
+
+
+def again(document: Mapping[str, Any], data_dir: Path | None) -> Again | None:
+    """Make a result's smallest run again; None where it has no run, or runs of real processes."""
+    record = Record.of(document)
+    if document["world"] == "emulated" or not record.runs:
+        return None
+    smallest = min(record.runs.values(), key=lambda each: (each["cpu_s"], each["key"]))
+    store = AllButOne(record, smallest["key"])
+    with suppress(Missing):
+        _experiment(document).make(_lab(document, store, data_dir))
+    (ran,) = store.again
+    was = smallest["made"]
+    about = ", ".join(map(str, was["labels"].values())) if "labels" in was else smallest["key"]
+    return Again(about, ran.cpu_s, tuple(_differing(was, json.loads(json.dumps(plain(ran.made))))))
+
+
+def _differing(was: Any, now: Any, where: str = "") -> Iterator[str]:
+    if isinstance(was, dict) and isinstance(now, dict):
+        for name in sorted(was.keys() | now.keys()):
+            if name not in ("labels", "scenario_file"):
+                yield from _differing(was.get(name), now.get(name), f"{where}.{name}".strip("."))
+    elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
+        for number, pair in enumerate(zip(was, now, strict=True)):
+            yield from _differing(*pair, f"{where}[{number}]")
+    elif was != now:
+        yield f"{where} was {was}, is {now}"
+
+
+def documents(folder: Path, names: Iterable[str] = ()) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield the results in a folder, in order: of all experiments, or of some or their papers."""
+    wanted = {each.name for name in names for each in papers.find(name)}
+    for path in sorted(folder.glob("*.json")):
+        document = json.loads(path.read_text("utf-8"))
+        if not wanted or document["experiment"] in wanted:
+            yield path, document
+
+
+def _experiment(document: Mapping[str, Any]) -> papers.Experiment:
+    (found,) = papers.find(document["experiment"])
+    return found
+
+
+def _lab(
+    document: Mapping[str, Any], store: Record | AllButOne, data_dir: Path | None = None
+) -> Lab:
+    return Lab(
+        None,
+        quick=document["quick"],
+        seed=document["seed"],
+        emulate=document["world"] == "emulated",
+        data_dir=data_dir,
+        kept=store,
+    )

@@ -1,0 +1,167 @@
+"""A result is checked against its script without a run, and its smallest run is made again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+import papers
+from anabranch.fleet import Compute
+from anabranch.net.errors import RunAborted
+from anabranch.overlay import internet2_9
+from anabranch.plan import Star
+from anabranch_lab.run.scenario import Scenario, Stop
+from anabranch_lab.run.scenario.tasks import Exchange, Train
+from papers import Experiment, Lab, NotRecorded, Result, Row, Trial, _check, write_result
+from papers.__main__ import app
+
+SCENARIO = Scenario(
+    overlay="",
+    route=Star(),
+    task=Exchange(elements=90_000),
+    stop=Stop(rounds=2),
+    chunk_elements=10_000,
+)
+
+
+@dataclass(frozen=True)
+class Squared:
+    of: int
+    value: int
+
+
+def squared(of: int, data_dir: Path | None) -> Squared:
+    return Squared(of, of * of)
+
+
+def make(
+    lab: Lab, rounds: int = 2, numbers: tuple[int, ...] = (3, 4), word: str = "rounds"
+) -> Result:
+    """Run a star twice, the second time as the first one says, and square numbers."""
+    scenario = msgspec.structs.replace(SCENARIO, stop=Stop(rounds=rounds))
+    (first,) = lab.measure([Trial({"which": "first"}, scenario, internet2_9())])
+    longer = msgspec.structs.replace(SCENARIO, stop=Stop(rounds=20 * first.rounds))
+    (second,) = lab.measure([Trial({"which": "second"}, longer, internet2_9())])
+    found = lab.map(squared, numbers, Squared)
+    told = f"{second.rounds} {word}, {sum(each.value for each in found)}"
+    return Result((Row("a star", "", told),), ("All of it.",))
+
+
+def experiment(**changed: Any) -> Experiment:
+    return Experiment("toy/fig1", "a star", partial(make, **changed))
+
+
+@pytest.fixture(autouse=True)
+def only_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    now(monkeypatch)
+
+
+def now(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> None:
+    monkeypatch.setattr(papers, "EXPERIMENTS", {"toy/fig1": experiment(**changed)})
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> dict[str, Any]:
+    lab = Lab(tmp_path / "scenarios")
+    written, _, _ = write_result(experiment(), make(lab), lab, tmp_path)
+    return json.loads(written.read_text())
+
+
+def test_a_script_says_the_same_of_its_recorded_runs_without_making_one(document: dict[str, Any]):
+    assert len(document["runs"]) == 4
+    assert list(_check.differences(document)) == []
+    document["runs"][1]["made"]["rounds"] = 7
+    (told,) = _check.differences(document)
+    assert "'ours': '7 rounds, 25'} now, and was {" in told
+
+
+@pytest.mark.parametrize("changed", [{"rounds": 3}, {"numbers": (3, 5)}])
+def test_a_script_whose_settings_have_changed_does_not_find_its_runs(
+    document: dict[str, Any], changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    now(monkeypatch, **changed)
+    with pytest.raises(NotRecorded, match="no run has these settings"):
+        list(_check.differences(document))
+
+
+def test_the_smallest_run_is_made_again_and_compared(document: dict[str, Any]):
+    first = document["runs"][0]
+    first["cpu_s"] = -1.0
+    done = _check.again(document, None)
+    assert done is not None
+    assert (done.about, done.differs) == ("first", ())
+    first["made"]["round_s"] = 1.5
+    again = _check.again(document, None)
+    assert again is not None
+    (differs,) = again.differs
+    assert differs.startswith("round_s was 1.5, is 0.")
+
+
+def test_the_smallest_run_may_be_a_function_of_its_job(document: dict[str, Any]):
+    document["runs"][3]["cpu_s"] = -1.0
+    document["runs"][3]["made"]["value"] = 17
+    done = _check.again(document, None)
+    assert done is not None
+    assert done.differs == ("value was 17, is 16",)
+
+
+def check(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["check", *arguments])
+    return done.exit_code, done.output
+
+
+def test_the_command_says_what_differs(
+    document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    code, said = check("--results", str(tmp_path))
+    assert code == 0, said
+    assert "toy-fig1.json: its script says the same; made again in " in said
+    now(monkeypatch, word="turns")
+    code, said = check("--results", str(tmp_path), "--not-again")
+    assert code == 1
+    assert "'ours': '40 turns, 25'" in said
+    now(monkeypatch, rounds=3)
+    code, said = check("toy", "--results", str(tmp_path))
+    assert code == 1
+    assert "toy-fig1.json: its settings have changed" in said
+    code, said = check("toy/fig2", "--results", str(tmp_path))
+    assert code == 2
+
+
+def test_a_run_that_fails_is_recorded_as_that(tmp_path: Path):
+    lab = Lab(tmp_path / "scenarios")
+    diverging = msgspec.structs.replace(
+        SCENARIO,
+        task=Train(data="digits", model="mlp", learning_rate=1e9, batch_size=8),
+        compute=Compute(samples_per_s=1e3),
+        stop=Stop(rounds=9),
+    )
+    trial = Trial({}, diverging, internet2_9())
+    with pytest.raises(RunAborted) as said:
+        lab.measure([trial])
+    (run,) = lab.record.runs.values()
+    assert run["made"]["aborted"] == str(said.value)
+    with pytest.raises(RunAborted) as again:
+        Lab(None, kept=lab.record).measure([trial])
+    assert str(again.value) == str(said.value)
+
+
+RESULTS = sorted(path.stem for path in _check.RESULTS.glob("*.json"))
+# Results whose runs have no keys yet: they were made before runs had any.
+OLD = Path(__file__).with_name("results_without_keys.txt").read_text().split()
+
+
+@pytest.mark.parametrize("name", [name for name in RESULTS if name not in OLD])
+def test_each_committed_result_is_what_its_script_says_of_its_runs(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.undo()
+    document = json.loads((_check.RESULTS / f"{name}.json").read_text("utf-8"))
+    assert list(_check.differences(document)) == []
