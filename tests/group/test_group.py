@@ -42,6 +42,7 @@ from anabranch.scheduler.awareness import Passive
 from anabranch.scheduler.deal import ByShare
 from anabranch.scheduler.server import Scheduler
 from anabranch.site._call import Call
+from anabranch.train.schedules import Cosine, Steps
 
 from ..every import every
 from ..threads import Threads, at_each
@@ -771,6 +772,43 @@ def test_a_served_model_begins_as_rank_0_has_it_and_ends_alike_everywhere(
             expected.grad = torch.full((1000,), 2.0)
             sgd.step()
         torch.testing.assert_close(ends[0], expected)
+
+
+@pytest.mark.parametrize("pace", [Bsp(), Asp()], ids=["bsp", "asp"])
+def test_servers_follow_a_learning_rate_schedule(pace: AnyPace) -> None:
+    service = anabranch.Service(overlay_of(3), awareness=None, deal=ByShare(), pace=pace, updates=4)
+
+    def join_and_train(name: str) -> torch.Tensor:
+        with anabranch.join(address, name, token=token) as group:
+            parameter = torch.zeros(1000)
+            group.serve([parameter], learning_rate=0.5, schedule=Steps(every=2, factor_each=0.1))
+            while group.pull():
+                group.push([torch.ones(1000)])
+            return parameter
+
+    with Threads(3) as pool, _serving(service) as (address, token):
+        ends = pool.each(join_and_train, ("s0", "s1", "s2"))
+    assert every(torch.equal(end, ends[0]) for end in ends)
+    if isinstance(pace, Bsp):  # else each of 12 updates is a step
+        torch.testing.assert_close(ends[0], torch.full((1000,), -(0.5 + 0.5 + 0.05 + 0.05)))
+    else:
+        steps = sum(0.5 * 0.1**k for k in range(6) for _ in range(2)) / 3
+        torch.testing.assert_close(ends[0], torch.full((1000,), -steps))
+
+
+def test_sites_that_serve_by_different_schedules_are_refused() -> None:
+    service = anabranch.Service(
+        overlay_of(2), awareness=None, deal=ByShare(), pace=Bsp(), updates=1
+    )
+
+    def join_and_serve(name: str) -> None:
+        with anabranch.join(address, name, token=token) as group:
+            schedule = Cosine(steps=9) if group.rank else None
+            group.serve([torch.zeros(9)], learning_rate=0.5, schedule=schedule)
+
+    refused = pytest.raises((ValueError, RunAborted), match=r"schedule.*cosine")
+    with Threads(2) as pool, _serving(service) as (address, token), refused:
+        pool.each(join_and_serve, ("s0", "s1"))
 
 
 @pytest.mark.parametrize("pace", [Bsp(), Asp(), FedBuff(size=2)], ids=["bsp", "asp", "fedbuff"])

@@ -14,6 +14,7 @@ from anabranch.net.errors import RunAborted
 from anabranch.pace import Asp
 from anabranch.plan import Fapt
 from anabranch.train.optimisers import Sgd
+from anabranch.train.schedules import Steps
 from anabranch.train.work import Work
 from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Exchange, Own, Task, Train
@@ -96,6 +97,22 @@ def test_training_keeps_one_model_at_all_sites_and_learns() -> None:
     assert np.mean(losses[-1]) < np.mean(losses[0]) / 2
     assert len({work.evaluate() for work in sites}) == 1
     assert sites[0].evaluate() > 0.7
+
+
+def test_a_site_s_steps_follow_the_schedule_of_its_task() -> None:
+    at_once = structs.replace(SOFTMAX, learning_rate=0.25)
+    later = structs.replace(SOFTMAX, schedule=Steps(every=1, factor_each=0.5))
+    half, falling = works(at_once)[0], works(later)[0]
+    moved = []
+    for work in (half, falling):
+        before = work.model.copy()
+        work.buffer[:] = 1.0
+        work.apply()
+        first = before - work.model
+        work.apply()
+        moved.append((float(first.mean()), float((before - work.model - first).mean())))
+    assert moved[0] == pytest.approx((0.25, 0.25), rel=1e-5)
+    assert moved[1] == pytest.approx((0.5, 0.25), rel=1e-5)
 
 
 def test_the_seed_decides_what_is_drawn() -> None:

@@ -13,6 +13,8 @@ from concurrent.futures import CancelledError, Future, wait
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from anabranch import plan as plans
 from anabranch._text import say
 from anabranch.exchange.reduction import weight_of
@@ -34,6 +36,7 @@ from anabranch.site.serving import ServedModel
 if TYPE_CHECKING:
     from anabranch.group._gossip import ModelGossip
     from anabranch.group._settings import Settings
+    from anabranch.train.schedules import AnySchedule
 
 T = TypeVar("T")
 
@@ -240,8 +243,10 @@ class Member:
         learning_rate: float,
         momentum: float,
         optimizer: str,
+        schedule: AnySchedule | None,
     ) -> None:
         from anabranch.train.optimisers import Adam, Optimiser, Sgd
+        from anabranch.train.schedules import Constant, scheduled
 
         self.check_open()
         settings = self._settings
@@ -255,13 +260,16 @@ class Member:
         learning_rate, momentum = float(learning_rate), float(momentum)
         if optimizer not in ("sgd", "adam"):
             raise ValueError(f"optimizer is {optimizer!r}, must be one of sgd, adam")
-        what_steps = [optimizer, learning_rate, momentum]
+        schedule = schedule or Constant()
+        what_steps = [optimizer, learning_rate, momentum, msgspec.to_builtins(schedule)]
         rule: Optimiser
         rule = Adam(learning_rate) if optimizer == "adam" else Sgd(learning_rate, momentum)
-        if settings.mixes != "updates" and what_steps != ["sgd", 1.0, 0.0]:
+        rule = scheduled(rule, schedule)
+        plain = ["sgd", 1.0, 0.0, msgspec.to_builtins(Constant())]
+        if settings.mixes != "updates" and what_steps != plain:
             raise ValueError(
                 f"this group's servers mix {settings.mixes}: a worker pushes its change of the "
-                "pulled model, so give learning_rate=1.0, and no momentum"
+                "pulled model, so give learning_rate=1.0, and no momentum or schedule"
             )
         held = ServedMemory(parameters, buffers)
         averaged, largest = held.averaged_elements, held.largest_elements

@@ -316,8 +316,8 @@ class AsyncGroup:
         if self.is_back:
             return  # the servers have the model, and send it
         called = (
-            "serves (optimizer, learning rate, momentum, elements, of which float buffers, "
-            "integers)"
+            "serves (optimizer, learning rate, momentum, schedule, elements, of which float "
+            "buffers, integers)"
         )
         first = await self.agree_on(what, called)
         await self.exchange(Flat(model), Terms(Op.COPY, Wire.FLOAT32, len(model), source=first))

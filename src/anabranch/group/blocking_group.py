@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from anabranch.group._gossip import ModelGossip
     from anabranch.period import AnyPeriod
     from anabranch.train.averaging import Outer
+    from anabranch.train.schedules import AnySchedule
 
 _log = logging.getLogger("anabranch")
 OnNan = Literal["raise", "allow"]
@@ -910,6 +911,7 @@ class Group:
         learning_rate: float,
         momentum: float = 0.0,
         optimizer: Literal["sgd", "adam"] = "sgd",
+        schedule: AnySchedule | None = None,
     ) -> None:
         """Serve the model from the roots of the plan's trees; every member calls this once, first.
 
@@ -925,8 +927,11 @@ class Group:
                 on the way, it takes the integers' mean. Buffers that are not given stay each site's
                 own.
             learning_rate, momentum, optimizer: of the step that servers take.
+            schedule: how the learning rate changes from step to step, such as
+                ``anabranch.train.schedules.InversePower(power=0.75)``; None: it is constant.
         """
-        self._member.serve(list(parameters), list(buffers), learning_rate, momentum, optimizer)
+        held = list(parameters), list(buffers)
+        self._member.serve(*held, learning_rate, momentum, optimizer, schedule)
 
     def pull(self) -> bool:
         """Wait until this worker may compute, and copy the model into the parameters.

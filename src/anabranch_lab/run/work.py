@@ -335,6 +335,7 @@ class _Training:
         data_dir: Path | None,
     ) -> None:
         from anabranch.train.optimisers import Adam, Optimiser, Sgd
+        from anabranch.train.schedules import scheduled
         from anabranch_lab.tasks.train import Trainer
 
         data = _load_task(task.data, data_dir)
@@ -362,6 +363,7 @@ class _Training:
         rate = task.learning_rate
         optimiser: Optimiser
         optimiser = Adam(rate) if task.optimiser == "adam" else Sgd(rate, task.momentum)
+        optimiser = scheduled(optimiser, task.schedule)
         self._trainer = Trainer(
             data,
             model,

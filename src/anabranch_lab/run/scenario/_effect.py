@@ -57,6 +57,7 @@ def without_numbers(scenario: Scenario) -> Iterator[str]:
         usual = Train(learning_rate=task.learning_rate)
         for key in (
             "optimiser",
+            "schedule",
             "momentum",
             "partition",
             "evaluate_every",

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta, field
 
 from anabranch._typed_toml import MOST, Positive, Seconds, Table
+from anabranch.train.schedules import AnySchedule, Constant
 from anabranch_lab.tasks.adversaries import AnyAdversaries
 from anabranch_lab.tasks.partition import AnyPartition, Even
 from anabranch_lab.tasks.profiles import load_profile
@@ -28,6 +29,8 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
         hidden: widths of the hidden linear layers of an mlp or a cnn; empty: the model's default.
         optimiser: ``sgd`` or ``adam``.
         learning_rate: step size.
+        schedule: how the step size changes, see :mod:`anabranch.train.schedules`. It counts the
+            steps of each optimiser: a site's local steps, or a server's updates.
         momentum: of sgd.
         batch_size: samples a site takes each step.
         evaluate_every: rounds between two evaluations on the held-out data.
@@ -69,6 +72,7 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
     hidden: tuple[Positive, ...] = ()
     optimiser: Literal["sgd", "adam"] = "sgd"
     learning_rate: Annotated[float, Meta(gt=0, le=1e9)]
+    schedule: AnySchedule = Constant()
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     batch_size: Positive = 32
     evaluate_every: Positive = 10
