@@ -107,9 +107,9 @@ def test_a_site_s_steps_follow_the_schedule_of_its_task() -> None:
     for work in (half, falling):
         before = work.model.copy()
         work.buffer[:] = 1.0
-        work.apply()
+        work.apply(0)
         first = before - work.model
-        work.apply()
+        work.apply(1)
         moved.append((float(first.mean()), float((before - work.model - first).mean())))
     assert moved[0] == pytest.approx((0.25, 0.25), rel=1e-5)
     assert moved[1] == pytest.approx((0.5, 0.25), rel=1e-5)

@@ -50,6 +50,7 @@ BEFORE_TURN = EXCHANGE | {
     "compute": UNEVEN | {"sites": UNEVEN["sites"] | {"site2": {"samples_per_s": 50.0}}},
     "stop": {"rounds": 8},
 }
+STEPS: dict[str, Any] = {"kind": "steps", "every": 1, "factor_each": 0.5}
 FEDAVG = LATE | {"pace": {"kind": "fedavg"}}
 SAMPLED = LATE | {"pace": {"kind": "fedavg", "sample": 0.5}}
 AVERAGED = TRAIN | {"period": {"kind": "every", "steps": 4}}
@@ -136,6 +137,23 @@ COMPUTE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ),
 ]
 CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    (task(), {"task.schedule": {"kind": "inverse-power", "power": 0.5}}),
+    (
+        task(schedule=STEPS),
+        {"task.schedule.every": 2, "task.schedule.factor_each": 0.25},
+    ),
+    (
+        task(schedule={"kind": "cosine", "steps": 9}),
+        {"task.schedule.steps": 7, "task.schedule.least": 0.5},
+    ),
+    (
+        task(schedule={"kind": "inverse-power", "power": 0.75}),
+        {"task.schedule.power": 0.5, "task.schedule.scale": 9},
+    ),
+    (
+        task(schedule={"kind": "warm-up", "steps": 2}),
+        {"task.schedule.steps": 4, "task.schedule.then": STEPS},
+    ),
     (EXCHANGE, {"route.hub": "site2"}),
     (of(EXCHANGE, "route", "balanced"), {"route.root": "site2", "route.arity": 3}),
     (of(EXCHANGE, "route", "mst"), {"route.root": "site2"}),
