@@ -34,6 +34,7 @@ from papers._record import Ran, Record, Store, default
 
 Label = str | int | float
 Made = TypeVar("Made")
+CURVE_POINTS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +106,8 @@ class Outcome:
             ``reached_s``, bytes.
         sent_by: of a run with ``reached_by``, the payload of all links until the target was
             reached by each rule, bytes.
-        curve: of a run with ``reached_by``, or without servers and target: (seconds, mean accuracy
-            over the sites) of each evaluated step.
+        curve: of a run with servers or ``reached_by``, or without target: (seconds, mean accuracy
+            over the sites) of each evaluated step; with servers, of `CURVE_POINTS` at most.
         loss_fell_s: of a trial with a loss: when the mean loss of an iteration's steps had been
             below it in 10 iterations running, seconds; None: never.
         gaps: of a run with servers, see :class:`anabranch.log.pacing.PaceSummary`.
@@ -426,6 +427,7 @@ def _outcome(trial: Trial, file: str, log: Path) -> Outcome:
             len(load_plan(run.started.plan_json).groups) or None,
             {run.sites[site]: accuracy for site, accuracy in run.site_accuracy.items()},
             run.pace.mean_missed,
+            curve=thinned(_curve(run)),
             loss_fell_s=_loss_fell_s(trial, run, len(run.pace.iterations)),
             gaps=run.pace.gaps,
         )
@@ -469,6 +471,19 @@ def _reached(
 
 def _curve(run: RunSummary) -> tuple[tuple[float, float], ...]:
     return tuple((point.at_s, point.accuracy) for point in run.accuracy)
+
+
+def thinned(
+    curve: Sequence[tuple[float, float]], most: int = CURVE_POINTS
+) -> tuple[tuple[float, float], ...]:
+    """Return at most so many points of a curve, evenly spaced, its last one included.
+
+    >>> thinned([(1.0, 0.1), (2.0, 0.2), (3.0, 0.3), (4.00004, 0.4)], most=2)
+    ((2.0, 0.2), (4.0, 0.4))
+    """
+    every = -(-len(curve) // most)
+    kept = curve[(len(curve) - 1) % every :: every] if curve else ()
+    return tuple((round(at_s, 4), round(accuracy, 5)) for at_s, accuracy in kept)
 
 
 def _rounds_until(run: RunSummary, at_s: float | None) -> float | None:

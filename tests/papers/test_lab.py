@@ -12,14 +12,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from anabranch.fleet import Compute
 from anabranch.overlay import internet2_9, redraw
+from anabranch.pace import Asp
 from anabranch.plan import Auxiliary, Fapt, Star
 from anabranch.scheduler.awareness import Passive
+from anabranch.scheduler.paced import Serve
 from anabranch_lab.run.scenario import Scenario, ScenarioError, Stop, load, loads
-from anabranch_lab.run.scenario.tasks import Exchange
+from anabranch_lab.run.scenario.tasks import Exchange, Train
 from papers import Lab, Outcome, Trial, _kept, _lab, seconds
 from papers._kept import Outcomes
-from papers._lab import scenario_toml
+from papers._lab import CURVE_POINTS, scenario_toml
 
 STAR = Scenario(
     overlay="internet2-9",
@@ -68,6 +71,28 @@ def test_outcomes_come_in_order_and_the_same_run_is_made_once(tmp_path: Path):
     assert [each.labels["a"] for each in first + again] == [1, 2, 3, 4]
     assert first[0].round_s == first[2].round_s != first[1].round_s == again[0].round_s
     assert told == [(0, 2), (1, 2), (2, 2), (0, 0)]
+
+
+def test_a_run_with_servers_has_the_curve_of_its_evaluations(tmp_path: Path):
+    scenario = Scenario(
+        overlay="internet2-9",
+        route=Star(hub="dc4"),
+        serve=Serve(only=("dc4",)),
+        pace=Asp(),
+        task=Train(
+            data="digits",
+            model="softmax",
+            learning_rate=0.1,
+            evaluate_every_s=0.01,
+            evaluate_samples=50,
+        ),
+        compute=Compute(samples_per_s=1000.0),
+        stop=Stop(rounds=40),
+    )
+    (done,) = Lab(tmp_path).measure([trial(scenario)])
+    assert 50 < len(done.curve) <= CURVE_POINTS
+    assert done.curve[-1][1] == done.accuracy
+    assert [at_s for at_s, _ in done.curve] == sorted(at_s for at_s, _ in done.curve)
 
 
 def check_side_by_side(folder: Path) -> None:
