@@ -207,7 +207,9 @@ class Lab:
         settings = [self._settings(trial, emulate) for trial in trials]
         wanted: dict[str, Trial] = {}
         for each, trial in zip(settings, trials, strict=True):
-            if each not in self._known:
+            if each in self._known:
+                self.record.add(each, self._known[each])
+            else:
                 wanted.setdefault(each, trial)
         if emulate:
             for trial in wanted.values():

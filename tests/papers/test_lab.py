@@ -23,6 +23,7 @@ from anabranch_lab.run.scenario.tasks import Exchange, Train
 from papers import Lab, Outcome, Trial, _kept, _lab, seconds
 from papers._kept import Outcomes
 from papers._lab import CURVE_POINTS, scenario_toml
+from papers._record import Record
 
 STAR = Scenario(
     overlay="internet2-9",
@@ -71,6 +72,15 @@ def test_outcomes_come_in_order_and_the_same_run_is_made_once(tmp_path: Path):
     assert [each.labels["a"] for each in first + again] == [1, 2, 3, 4]
     assert first[0].round_s == first[2].round_s != first[1].round_s == again[0].round_s
     assert told == [(0, 2), (1, 2), (2, 2), (0, 0)]
+
+
+def test_a_run_that_two_experiments_share_is_in_the_record_of_each(tmp_path: Path):
+    lab = Lab(tmp_path)
+    lab.measure([trial(STAR, a=1)])
+    first, lab.record = lab.record, Record()
+    lab.measure([trial(STAR, a=2), trial(TREES, a=3)])
+    assert len(lab.record.runs) == 2
+    assert first.runs.keys() < lab.record.runs.keys()
 
 
 def test_a_run_with_servers_has_the_curve_of_its_evaluations(tmp_path: Path):
