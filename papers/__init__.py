@@ -3,7 +3,7 @@
 from anabranch._typed_toml import listed, nearest
 from papers._experiment import Experiment
 from papers._lab import Lab, Outcome, Trial, WorkerOutcome, seconds
-from papers._record import NotRecorded, Record, key
+from papers._record import NotRecorded, Record
 from papers._result import Result, Row, comparison, page, write_result
 from papers.haaf import fig08 as haaf_fig08
 from papers.haaf import fig09 as haaf_fig09
@@ -104,7 +104,6 @@ __all__ = [
     "WorkerOutcome",
     "comparison",
     "find",
-    "key",
     "page",
     "seconds",
     "write_result",

@@ -35,12 +35,12 @@ class AllButOne:
     key: str
     again: list[Ran[Any]] = field(default_factory=list)
 
-    def find(self, settings: str, kind: type[Any]) -> Ran[Any] | None:
+    def find(self, settings: Any, kind: type[Any]) -> Ran[Any] | None:
         """Return the recorded run, or None for the missing one."""
         ran = self.record.find(settings, kind)
-        return None if papers.key(settings) == self.key else ran
+        return None if self.record.key_of(settings) == self.key else ran
 
-    def add(self, settings: str, ran: Ran[Any]) -> None:
+    def add(self, settings: Any, ran: Ran[Any]) -> None:
         """Note the run that was made again."""
         self.again.append(ran)
         raise Missing

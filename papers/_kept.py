@@ -14,7 +14,7 @@ import msgspec
 import anabranch
 import anabranch_lab
 import papers
-from papers._record import Ran
+from papers._record import Ran, written
 
 Made = TypeVar("Made")
 
@@ -29,7 +29,7 @@ class Outcomes:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def find(self, settings: str, kind: type[Made]) -> Ran[Made] | None:
+    def find(self, settings: Any, kind: type[Made]) -> Ran[Made] | None:
         """Return the run with these settings, or None if it is not kept.
 
         Raises:
@@ -47,7 +47,7 @@ class Outcomes:
             raise ValueError(f"{path} is damaged ({error}); remove it") from None
         return Ran(made, cpu_s)
 
-    def add(self, settings: str, ran: Ran[Any]) -> None:
+    def add(self, settings: Any, ran: Ran[Any]) -> None:
         """Keep a run; a file is whole or absent, whenever this process ends."""
         path = self._path(settings)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,8 +55,8 @@ class Outcomes:
         part.write_bytes(msgspec.msgpack.encode((ran.cpu_s, ran.made)))
         part.replace(path)
 
-    def _path(self, settings: str) -> Path:
-        name = sha256(f"{_code()}\n{settings}".encode()).hexdigest()
+    def _path(self, settings: Any) -> Path:
+        name = sha256(f"{_code()}\n{written(settings, set())}".encode()).hexdigest()
         return self._folder / f"{name[:32]}.msgpack"
 
 

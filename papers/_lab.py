@@ -27,10 +27,10 @@ from anabranch.overlay import Overlay
 from anabranch.plan import loads as load_plan
 from anabranch_lab.emulate import check_emulable
 from anabranch_lab.run.launch import run_locally
-from anabranch_lab.run.scenario import Scenario, check_real, encode, loads
+from anabranch_lab.run.scenario import Scenario, check_real, loads
 from anabranch_lab.run.scenario.tasks import Train
 from anabranch_lab.run.simulate import simulate
-from papers._record import Ran, Record, Store, default
+from papers._record import Ran, Record, Store, default, written
 
 Label = str | int | float
 Made = TypeVar("Made")
@@ -205,57 +205,59 @@ class Lab:
         trials = [replace(each, scenario=each.scenario.beside_its_scheduler()) for each in trials]
         emulate = self.emulate and not simulated
         settings = [self._settings(trial, emulate) for trial in trials]
-        wanted: dict[str, Trial] = {}
-        for each, trial in zip(settings, trials, strict=True):
-            if each in self._known:
-                self.record.add(each, self._known[each])
+        texts = [written(each, set()) for each in settings]
+        wanted: dict[str, tuple[Any, Trial]] = {}
+        for text, what, trial in zip(texts, settings, trials, strict=True):
+            if text in self._known:
+                self.record.add(what, self._known[text])
             else:
-                wanted.setdefault(each, trial)
+                wanted.setdefault(text, (what, trial))
         if emulate:
-            for trial in wanted.values():
+            for _, trial in wanted.values():
                 check_real(trial.scenario, trial.overlay, emulated=True)
                 check_emulable(trial.overlay)
-        files = {each: self._write(trial) for each, trial in wanted.items()}
+        files = {text: self._write(trial) for text, (_, trial) in wanted.items()}
+
+        def know(text: str, ran: Ran[Outcome]) -> None:
+            file = files[text]
+            if file is not None:
+                ran = Ran(replace(ran.made, scenario_file=file.name), ran.cpu_s)
+            self._known[text] = ran
+            self.record.add(wanted[text][0], ran)
+
         left = []
-        for each in wanted:
-            ran = self._kept.find(each, Outcome) if self._kept else None
+        for text, (what, _) in wanted.items():
+            ran = self._kept.find(what, Outcome) if self._kept else None
             if ran is None:
-                left.append(each)
+                left.append(text)
             else:
-                self._know(each, ran, files[each])
+                know(text, ran)
         self._on_trial(0, len(left))
-        made = self._run([(wanted[each], files[each]) for each in left], emulate)
-        for ended, (each, ran) in enumerate(zip(left, made, strict=True), 1):
-            self._know(each, ran, files[each])
+        made = self._run([(wanted[text][1], files[text]) for text in left], emulate)
+        for ended, (text, ran) in enumerate(zip(left, made, strict=True), 1):
+            know(text, ran)
             if self._kept:
-                self._kept.add(each, ran)
+                self._kept.add(wanted[text][0], ran)
             self._on_trial(ended, len(left))
         outcomes = [
-            replace(self._known[each].made, labels=trial.labels)
-            for each, trial in zip(settings, trials, strict=True)
+            replace(self._known[text].made, labels=trial.labels)
+            for text, trial in zip(texts, trials, strict=True)
         ]
         aborted = [each.aborted for each in outcomes if each.aborted is not None]
         if aborted:
             raise RunAborted(aborted[0])
         return outcomes
 
-    def _know(self, settings: str, ran: Ran[Outcome], file: Path | None) -> None:
-        if file is not None:
-            ran = Ran(replace(ran.made, scenario_file=file.name), ran.cpu_s)
-        self._known[settings] = ran
-        self.record.add(settings, ran)
-
     def map(self, make: Callable[..., Made], jobs: Sequence[Any], kind: type[Made]) -> list[Made]:
         """Return a function's result for each job, several at once; it also gets ``data_dir``.
 
         Args:
             make: a function of a module, so that other processes can import it.
-            jobs: the arguments, one for each call; each must have a different ``repr``, which says
-                all that the result depends on.
+            jobs: the arguments, one for each call: structs, dataclasses, numbers and texts, also in
+                tuples, that say all that the result depends on.
             kind: of the results.
         """
-        settings = [f"{_name(make)} {job!r}" for job in jobs]
-        assert not any(" at 0x" in each for each in settings), settings[0]
+        settings = [(_name(make), job) for job in jobs]
         kept = self._kept
         found = [kept.find(each, kind) if kept else None for each in settings]
         left = [number for number, each in enumerate(found) if each is None]
@@ -274,13 +276,12 @@ class Lab:
             self.record.add(each, run)
         return [run.made for run in ended_runs]
 
-    def _settings(self, trial: Trial, emulate: bool) -> str:
+    def _settings(self, trial: Trial, emulate: bool) -> tuple[Any, ...]:
         """Return all that a trial's outcome depends on, except the code."""
         text = self._texts.get(trial.overlay)
         if text is None:
             text = self._texts[trial.overlay] = overlays.dumps(trial.overlay)
-        world = "emulated" if emulate else "simulated"
-        return f"{world} {encode(trial.scenario)} {text} {trial.loss}"
+        return "emulated" if emulate else "simulated", trial.scenario, text, trial.loss
 
     def _run(
         self, new: Sequence[tuple[Trial, Path | None]], emulate: bool
@@ -316,11 +317,11 @@ def _timed(make: Callable[..., Made], *of: Any) -> Ran[Made]:
     return Ran(made, process_time() - began_s)
 
 
-def _name(make: Callable[..., Any]) -> str:
-    """Return a text that distinguishes functions and their bound arguments."""
+def _name(make: Callable[..., Any]) -> tuple[Any, ...]:
+    """Return what distinguishes functions and their bound arguments."""
     if isinstance(make, partial):
-        return f"{_name(make.func)} {make.args} {make.keywords}"
-    return f"{make.__module__}.{make.__qualname__}"
+        return _name(make.func), make.args, make.keywords
+    return (f"{make.__module__}.{make.__qualname__}",)
 
 
 def seconds(outcomes: Iterable[Outcome], **labels: Label) -> float:

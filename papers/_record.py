@@ -3,11 +3,15 @@
 Everything that a run depends on, except the code, is its settings: for a trial the scenario and the
 overlay, for another job the function and its argument. A run's key is a digest of them. So a script
 that would run something else now does not find its run, and the page that has its figures is old.
+
+A key that has come into the language of scenarios since then, and that has its default, changes
+nothing: a JSON names the fields that its runs had.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from hashlib import sha256
 from typing import Any, Generic, Protocol, TypeVar
@@ -37,20 +41,57 @@ class Ran(Generic[Made]):
 class Store(Protocol):
     """Where a lab looks for runs before it makes them."""
 
-    def find(self, settings: str, kind: type[Made]) -> Ran[Made] | None:
+    def find(self, settings: Any, kind: type[Made]) -> Ran[Made] | None:
         """Return a run with these settings, or None."""
 
-    def add(self, settings: str, ran: Ran[Any]) -> None:
+    def add(self, settings: Any, ran: Ran[Any]) -> None:
         """Keep a run."""
 
 
-def key(settings: str) -> str:
-    """Return the key of a run in a JSON.
+def written(settings: Any, names: set[str], language: Collection[str] | None = None) -> str:
+    """Return a run's settings as text.
+
+    Args:
+        settings: structs, dataclasses, numbers and texts, also in lists, tuples and tables.
+        names: gets the name of each field that the text has, such as ``Fapt.roots``.
+        language: fields of structs that were there when the run was made. A field that has come
+            since is left out where it has its default. None: all fields are written.
+    """
+
+    def write(value: Any) -> Any:
+        if isinstance(value, msgspec.Struct):
+            found = {"": type(value).__name__}
+            for each in msgspec.structs.fields(type(value)):
+                name, of = f"{type(value).__name__}.{each.name}", getattr(value, each.name)
+                if language is None or name in language or not _has_default(each, of):
+                    names.add(name)
+                    found[each.name] = write(of)
+            return found
+        if is_dataclass(value):
+            told = {each.name: write(getattr(value, each.name)) for each in fields(value)}
+            return {"": type(value).__name__, **told}
+        if isinstance(value, Mapping):
+            return {str(name): write(of) for name, of in value.items()}
+        if isinstance(value, list | tuple | range):
+            return [write(of) for of in value]
+        return msgspec.to_builtins(value)
+
+    return json.dumps(write(settings))
+
+
+def _has_default(each: msgspec.structs.FieldInfo, value: Any) -> bool:
+    if each.default_factory is not msgspec.NODEFAULT:
+        return bool(value == each.default_factory())
+    return each.default is not msgspec.NODEFAULT and bool(value == each.default)
+
+
+def key(text: str) -> str:
+    """Return the key of a run in a JSON, by its settings as text.
 
     >>> key("simulated, a star")
     '8f795ff90b8a0ef2'
     """
-    return sha256(settings.encode()).hexdigest()[:16]
+    return sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(slots=True)
@@ -59,30 +100,37 @@ class Record:
 
     Args:
         runs: by key; each has its ``key``, its ``cpu_s``, and ``made``, what it came to.
+        language: the fields of all runs' settings.
     """
 
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    language: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Record:
         """Return the runs of a result's JSON."""
-        return cls({each["key"]: each for each in document["runs"]})
+        return cls({each["key"]: each for each in document["runs"]}, set(document["language"]))
 
-    def find(self, settings: str, kind: type[Made]) -> Ran[Made]:
+    def key_of(self, settings: Any) -> str:
+        """Return the key that a run with these settings has here."""
+        return key(written(settings, set(), self.language))
+
+    def find(self, settings: Any, kind: type[Made]) -> Ran[Made]:
         """Return the run with these settings.
 
         Raises:
             NotRecorded: it is not there.
         """
-        found = self.runs.get(key(settings))
+        found = self.runs.get(self.key_of(settings))
         if found is None:
-            raise NotRecorded(f"no run has these settings: {settings[:300]}")
+            text = written(settings, set(), self.language)
+            raise NotRecorded(f"no run has these settings: {text[:300]}")
         made = msgspec.convert(found["made"], kind, strict=False)
         return Ran(made, found["cpu_s"])
 
-    def add(self, settings: str, ran: Ran[Any]) -> None:
+    def add(self, settings: Any, ran: Ran[Any]) -> None:
         """Record a run."""
-        name = key(settings)
+        name = key(written(settings, self.language))
         self.runs[name] = {"key": name, "cpu_s": round(ran.cpu_s, 2), "made": plain(ran.made)}
 
 

@@ -93,6 +93,7 @@ def write_result(
         **about,
         "notes": result.notes,
         "rows": [plain(row) for row in result.rows],
+        "language": sorted(lab.record.language),
         "runs": list(lab.record.runs.values()),
         **result.data,
     }

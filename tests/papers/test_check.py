@@ -19,8 +19,9 @@ from anabranch.overlay import internet2_9
 from anabranch.plan import Star
 from anabranch_lab.run.scenario import Scenario, Stop
 from anabranch_lab.run.scenario.tasks import Exchange, Train
-from papers import Experiment, Lab, NotRecorded, Result, Row, Trial, _check, write_result
+from papers import Experiment, Lab, NotRecorded, Record, Result, Row, Trial, _check, write_result
 from papers.__main__ import app
+from papers._record import Ran
 
 SCENARIO = Scenario(
     overlay="",
@@ -165,3 +166,21 @@ def test_each_committed_result_is_what_its_script_says_of_its_runs(
     monkeypatch.undo()
     document = json.loads((_check.RESULTS / f"{name}.json").read_text("utf-8"))
     assert list(_check.differences(document)) == []
+
+
+def route(**of_a_field: Any) -> Any:
+    """Return a route of a struct that is made here, as a release may have it."""
+    fields = [(name, type(value), value) for name, value in {"roots": 1, **of_a_field}.items()]
+    return msgspec.defstruct("Tree", fields, frozen=True)()
+
+
+def test_a_key_that_has_come_since_with_its_default_changes_nothing():
+    record = Record()
+    record.add(("simulated", route()), Ran(Squared(1, 1), 0.1))
+    assert record.language == {"Tree.roots"}
+    record = Record.of({"runs": list(record.runs.values()), "language": list(record.language)})
+    assert record.find(("simulated", route(metric="up")), Squared).made == Squared(1, 1)
+    later = msgspec.structs.replace(route(metric="up"), metric="up and down")
+    for changed in (later, route(roots=2)):
+        with pytest.raises(NotRecorded):
+            record.find(("simulated", changed), Squared)
