@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -184,3 +185,18 @@ def test_a_key_that_has_come_since_with_its_default_changes_nothing():
     for changed in (later, route(roots=2)):
         with pytest.raises(NotRecorded):
             record.find(("simulated", changed), Squared)
+
+
+def test_the_commit_that_made_a_committed_result_is_clean_and_in_the_history():
+    def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["git", *arguments], cwd=_check.RESULTS, capture_output=True, text=True, check=False
+        )
+
+    if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
+        pytest.skip("without the whole history")
+    for name in RESULTS:
+        if name not in OLD:
+            commit = json.loads((_check.RESULTS / f"{name}.json").read_text("utf-8"))["commit"]
+            done = git("merge-base", "--is-ancestor", commit, "HEAD")
+            assert done.returncode == 0, f"{name}: {commit} {done.stderr}"
