@@ -17,7 +17,7 @@ from anabranch import Group
 from anabranch.group.service import Serving
 from anabranch.merge import DataSize, Fairness, Krum, Median, OutlierFilter, Product, Staleness
 from anabranch.overlay import Overlay, random_complete
-from anabranch.pace import Asp, Bsp, FedAvg, R2sp, TunedBatches
+from anabranch.pace import Asp, Bsp, FedAvg, R2sp, StatedBatches, TunedBatches
 from anabranch.scheduler.deal import Adaptive
 from anabranch.scheduler.paced import Serve
 
@@ -69,6 +69,19 @@ def test_a_faster_worker_is_told_of_a_larger_batch() -> None:
     assert every(each[0] == 8 for each in told)
     assert told[0][-1] > max(told[1][-1], told[2][-1])
     assert max(told[0]) <= 64
+
+
+def test_a_worker_is_told_of_the_batch_that_was_stated() -> None:
+    def work(group: Group, parameter: torch.Tensor) -> list[int | None]:
+        told = []
+        while group.pull():
+            told.append(group.batch_size)
+            group.push([torch.zeros(2)], samples=group.batch_size or 0)
+        return told
+
+    load = StatedBatches(samples={NAMES[1]: 3})
+    told = served(work, pace=Asp(), load=load, batch_size=8, updates=2)
+    assert told == [[8, 8], [3, 3], [8, 8]]
 
 
 def test_without_a_load_the_program_sizes_its_batches_itself() -> None:
@@ -196,6 +209,14 @@ def test_a_worker_computes_its_next_update_while_its_last_is_under_way() -> None
         (
             {"pace": FedAvg(), "load": TunedBatches(most=8)},
             r"batch_size is 0, must be in 1\.\.8 \(load\.most\)",
+        ),
+        (
+            {"pace": FedAvg(), "load": StatedBatches(samples={"zz": 8}), "batch_size": 4},
+            r"load\.samples: there is no site 'zz'",
+        ),
+        (
+            {"pace": FedAvg(), "load": StatedBatches(samples={NAMES[0]: 8})},
+            r"load\.samples: it does not name all workers, and batch_size is 0",
         ),
         ({"pace": Asp(), "deal": Adaptive()}, "deal: where the model is served, its chunks stay"),
     ],

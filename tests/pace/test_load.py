@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.pace import Equal, Load, Tuned
+from anabranch.pace import Equal, Load, StatedBatches, Tuned
 
 
 def iterate(load: Load, speeds: dict[int, float], rest_s: dict[int, float], times: int) -> None:
@@ -66,3 +66,9 @@ def test_equal_batches_are_equal() -> None:
 def test_batches_out_of_range_are_refused(batch_size: int, most: int) -> None:
     with pytest.raises(ValueError, match="1 <= batch_size <= most"):
         Tuned(batch_size, most)
+
+
+def test_stated_batches_stay_as_they_were_stated() -> None:
+    load = StatedBatches(samples={"a": 7}).load(32, ["b", "a"])
+    iterate(load, {0: 429.0, 1: 628.0}, {0: 0.5, 1: 0.0}, 3)
+    assert [load.samples(worker) for worker in (0, 1)] == [32, 7]

@@ -361,7 +361,9 @@ def test_what_does_not_go_with_a_served_model_is_named(more: str, named: str) ->
 def test_tuned_batches_need_a_served_model() -> None:
     text = scenario('{kind = "bsp"}', more='load = {kind = "tuned", most = 64}')
     loads(text)
-    with pytest.raises(ScenarioError, match="load: an all-reduce weighs all sites alike"):
+    with pytest.raises(
+        ScenarioError, match="load: a scheduler tunes batches by the updates that it sees"
+    ):
         loads(text.replace('serve = {only = ["dc9"]}\n', ""))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from anabranch._typed_toml import BadInput, tag_of
 from anabranch.merge import AnyMerge, Mean
 from anabranch.overlay import Overlay
-from anabranch.pace import AnyLoad, AnyPace, EqualBatches, TunedBatches
+from anabranch.pace import AnyLoad, AnyPace, EqualBatches, StatedBatches, TunedBatches
 from anabranch.period import Gossip
 from anabranch.plan import LEAST_CHUNK_ELEMENTS, Auxiliary, ForestRoute, Plan
 from anabranch.scheduler.awareness import AnyAwareness, Oracle
@@ -40,7 +40,7 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "auxiliary": (Auxiliary | None, "an anabranch.plan.Auxiliary, or None"),
     "deal": (AnyDeal | None, "a value of anabranch.scheduler.deal, or None"),
     "pace": (AnyPace | None, "a value of anabranch.pace, such as Asp(), or None"),
-    "load": (AnyLoad, "EqualBatches() or TunedBatches(...) of anabranch.pace"),
+    "load": (AnyLoad, "EqualBatches(), StatedBatches(...) or TunedBatches(...) of anabranch.pace"),
     "merge": (AnyMerge, "a value of anabranch.merge, such as Mean()"),
     "gossip": (Gossip | None, "an anabranch.period.Gossip, or None"),
     "stop": (StopRules, "an anabranch.scheduler.stop_rules.StopRules"),
@@ -223,6 +223,16 @@ def _check_served(service: Service, plan: Plan) -> None:
         raise ServiceError(
             "stop.rounds: a served model ends after so many updates of each worker; give updates, "
             "and leave it out"
+        )
+    stated = load.samples if isinstance(load, StatedBatches) else {}
+    if unknown := [name for name in stated if name not in names]:
+        raise ServiceError(
+            f"load.samples: there is no site {unknown[0]!r}; the sites are {', '.join(names)}"
+        )
+    if stated and not service.batch_size and len(stated) < len(service.workers):
+        raise ServiceError(
+            "load.samples: it does not name all workers, and batch_size is 0; give batch_size, the "
+            "samples of the other workers' batches"
         )
     if isinstance(load, TunedBatches) and not 1 <= service.batch_size <= load.most:
         raise ServiceError(

@@ -143,8 +143,8 @@ class Service:
             with all of its sites, admits none later, and ends with its scheduler.
         serving: the other settings of a served model.
         updates: how many updates each worker of a served model makes.
-        batch_size: of the slowest worker, from which tuned loads compute the others; 0 leaves
-            batches to the program.
+        batch_size: of the slowest worker, from which tuned loads compute the others, and of workers
+            whose batch is not stated; 0 leaves batches to the program.
         model_elements: of the buffer, if all exchanges have one size: the route is planned for that
             size before any site asks. None if it is not known; then a group that all-reduces makes
             a plan for each order of magnitude that comes.
@@ -343,6 +343,7 @@ class Service:
         """
         believed = self.believed()
         first = self.first_plan() if plan is None else plan
+        names = [site.name for site in self.overlay.sites]
         if not job_json:
             check(self, first, journal is not None)
         reforming = self._reforming(first, believed)
@@ -378,7 +379,7 @@ class Service:
             log,
             awareness,
             dispatching,
-            None if (paced := self.paced) is None else paced.book(first),
+            None if (paced := self.paced) is None else paced.book(first, names),
             math.inf if self.under_way_bytes is None else self.under_way_bytes,
             least_sites=self.overlay.size if self.on_loss == "abort" else self.least_sites,
             begin_with=None if self.on_loss == "abort" else self.begin_with,

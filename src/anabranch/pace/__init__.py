@@ -12,7 +12,16 @@ from anabranch.pace._fed_avg import FedAvg
 from anabranch.pace._fed_buff import FedBuff
 from anabranch.pace._fl_r2sp import FlR2sp
 from anabranch.pace._ledger import Applied, Ledger
-from anabranch.pace._load import AnyLoad, Equal, EqualBatches, Load, Tuned, TunedBatches
+from anabranch.pace._load import (
+    AnyLoad,
+    Equal,
+    EqualBatches,
+    Load,
+    Stated,
+    StatedBatches,
+    Tuned,
+    TunedBatches,
+)
 from anabranch.pace._pace import Pace, Rule, Step, Update, added_up
 from anabranch.pace._r2sp import R2sp
 from anabranch.pace._safa import Safa
@@ -40,6 +49,8 @@ __all__ = [
     "Rule",
     "Safa",
     "Ssp",
+    "Stated",
+    "StatedBatches",
     "Step",
     "Tuned",
     "TunedBatches",

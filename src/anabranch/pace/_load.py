@@ -1,7 +1,8 @@
-"""The size of each worker's batches: equal, or larger for workers that would otherwise wait."""
+"""The size of each site's batches: equal, stated, or larger for workers that would wait."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,9 +36,33 @@ class Load(Protocol):
 class EqualBatches(Table, frozen=True, kw_only=True, tag_field="kind", tag="equal"):
     """Every site takes batches of the same size."""
 
-    def load(self, batch_size: int) -> Load:
+    def load(self, batch_size: int, names: Sequence[str] = ()) -> Load:
         """Return the load of one run whose task asks for this size."""
         return Equal(batch_size)
+
+
+class StatedBatches(Table, frozen=True, kw_only=True, tag_field="kind", tag="stated"):
+    """Each site takes batches of a size of its own, and weighs in proportion to them.
+
+    Suits fleets whose speeds are known and stay. Sites need no server for it: an all-reduce and an
+    average of models weigh by samples too, so a mean is that of all samples, as with equal batches.
+    Local steps keep their learning rate. Gossip by push-sum weighs letters so; by ``pairs`` and
+    ``plain``, which keep an unweighted mean, a site scales its gradients instead.
+
+    Args:
+        samples: of a site's batch, by the site's name; other sites take the task's batch size.
+    """
+
+    samples: dict[str, Positive]
+
+    def load(self, batch_size: int, names: Sequence[str] = ()) -> Load:
+        """Return the load of one run whose task asks for this size, at sites of these names."""
+        own = {site: self.of_site(name, batch_size) for site, name in enumerate(names)}
+        return Stated(batch_size, own)
+
+    def of_site(self, name: str, batch_size: int) -> int:
+        """Return the samples of a site's batch."""
+        return self.samples.get(name, batch_size)
 
 
 class TunedBatches(Table, frozen=True, kw_only=True, tag_field="kind", tag="tuned"):
@@ -49,7 +74,7 @@ class TunedBatches(Table, frozen=True, kw_only=True, tag_field="kind", tag="tune
 
     most: Positive
 
-    def load(self, batch_size: int) -> Load:
+    def load(self, batch_size: int, names: Sequence[str] = ()) -> Load:
         """Return the load of one run whose slowest worker has batches of this size.
 
         Raises:
@@ -58,7 +83,7 @@ class TunedBatches(Table, frozen=True, kw_only=True, tag_field="kind", tag="tune
         return Tuned(batch_size, self.most)
 
 
-AnyLoad = EqualBatches | TunedBatches
+AnyLoad = EqualBatches | StatedBatches | TunedBatches
 
 
 class Equal:
@@ -80,6 +105,29 @@ class Equal:
     def samples(self, worker: int) -> int:
         """See :class:`Load`."""
         return self._batch_size
+
+
+class Stated:
+    """Batches that stay as they were stated.
+
+    Args:
+        batch_size: samples of workers that are not named.
+        own: samples of the others, by index.
+    """
+
+    def __init__(self, batch_size: int, own: Mapping[int, int]) -> None:
+        self._batch_size = batch_size
+        self._own = own
+
+    def measured(self, worker: int, samples: int, compute_s: float, iteration_s: float) -> None:
+        """See :class:`Load`."""
+
+    def leave(self, worker: int) -> None:
+        """See :class:`Load`."""
+
+    def samples(self, worker: int) -> int:
+        """See :class:`Load`."""
+        return self._own.get(worker, self._batch_size)
 
 
 @dataclass(slots=True)

@@ -142,7 +142,7 @@ class Paced(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         pace, load, merge, clients: see :class:`anabranch.scheduler.pacing.PaceBook`.
-        batch_size: of the slowest worker.
+        batch_size: of the slowest worker, or of a worker whose batch is not stated.
         workers: the sites that compute.
         updates: the number of updates that each worker makes; None in logs of older releases, where
             it is the number of rounds.
@@ -166,16 +166,17 @@ class Paced(msgspec.Struct, frozen=True, kw_only=True):
         """Return the parameters as text, which ``decode`` reads."""
         return msgspec.json.encode(self).decode()
 
-    def book(self, plan: Plan, rounds: int = 0) -> PaceBook:
+    def book(self, plan: Plan, names: Sequence[str], rounds: int = 0) -> PaceBook:
         """Return the empty books of a run.
 
         Args:
             plan: its roots are the servers, and its groups those of the workers, if it has any.
+            names: of all sites, by index.
             rounds: the number of updates that each worker makes, if ``updates`` is None.
         """
         return PaceBook(
             self.pace,
-            self.load.load(self.batch_size),
+            self.load.load(self.batch_size, names),
             self.workers,
             [tree.root for tree in plan.trees],
             rounds if self.updates is None else self.updates,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+import numpy as np
+
 from anabranch.net.errors import RunAborted
 from anabranch.period import AnyPeriod
 from anabranch.train.averaging import Average, Floats
@@ -24,6 +26,7 @@ class LocalWork:
         average: how it is averaged.
         has_numbers: whether chunks hold numbers; otherwise only the order of calls matters.
         may_stop: see :class:`anabranch.train.local_steps.LocalSteps`.
+        scale: multiplies each step's gradients.
 
     Attributes:
         work: the same.
@@ -37,6 +40,7 @@ class LocalWork:
         average: Average,
         has_numbers: bool = True,
         may_stop: bool = False,
+        scale: float = 1.0,
     ) -> None:
         if average.outer is not None and averaged_elements(work):
             raise RunAborted(
@@ -45,6 +49,7 @@ class LocalWork:
             )
         self.work = work
         self._has_numbers = has_numbers
+        self._scale = np.float32(scale)
         self.local = LocalSteps([work.model], period, average, has_numbers, may_stop)
         self._how = period, average
         self._said: deque[Floats] = deque()  # trailers of averages on their way, oldest first
@@ -62,6 +67,8 @@ class LocalWork:
         """
         self.local.stepped(compute_s)
         if self._has_numbers:
+            if self._scale != 1:
+                np.multiply(self.work.buffer, self._scale, out=self.work.buffer)
             self.work.apply(self.local.steps)
 
     def begin(self) -> list[Floats]:

@@ -275,7 +275,8 @@ async def _ready(
     def make() -> tuple[Assignment, LocalWork | None]:
         made, steps = make_work(scenario, site, tuple(names), files.data, sizes_only), None
         if scenario.has_local_steps:
-            steps = local_work(made, scenario)
+            scale = scenario.share_of_batch(names, site) if scenario.scales_steps else 1.0
+            steps = local_work(made, scenario, scale)
         keeper.resume(steps or made.work)
         return made, steps
 
@@ -307,6 +308,8 @@ async def _ready(
         held_samples = assigned.held[site]
     if scenario.merge.weighs_data and scenario.clients is None:
         own_share = assigned.share_of(site, workers)
+    if not (scenario.is_served or scenario.scales_steps):  # servers weigh each push by its samples
+        own_share *= scenario.share_of_batch(names, site)
     gossips = None
     if scenario.gossip is not None and steps is not None:
         model = steps.work.model

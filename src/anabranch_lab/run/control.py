@@ -20,6 +20,7 @@ from anabranch.net.addresses import is_loopback
 from anabranch.net.silence import STILLNESS_S
 from anabranch.net.tcp import CONTROL_SILENCE_S
 from anabranch.overlay import Overlay
+from anabranch.pace import EqualBatches
 from anabranch.plan import ForestRoute, Plan
 from anabranch.scheduler.paced import Serve
 from anabranch.scheduler.served_pace import LastTo
@@ -203,7 +204,7 @@ def service_of(
         scenario.auxiliary,
         scenario.deal,
         pace=scenario.pace if is_served else None,
-        load=scenario.load,
+        load=scenario.load if is_served else EqualBatches(),
         merge=scenario.merge,
         gossip=scenario.gossip,
         serving=Serving(

@@ -102,7 +102,7 @@ def replay(numbered: Iterable[tuple[int, Event | UnknownEvent]]) -> Replayed:
     try:
         plan = plans.loads(started.plan_json)
         told = paced.decode(started.pacing_json)
-        book = told.book(plan, started.rounds)
+        book = told.book(plan, started.sites, started.rounds)
     except ValueError as error:
         raise ReplayError(f"the log's pace or plan makes no sense here: {error}") from error
     player = _Player(book, plan, len(started.sites))

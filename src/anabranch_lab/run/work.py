@@ -140,13 +140,15 @@ def make_work(
         WorkError: the scenario's own code cannot be used; names the factory, and what is wrong.
     """
     task, steps = scenario.task, scenario.steps_of_update
+    # Servers weigh a batch by its samples over the usual ones, so there all have the usual ones.
+    samples = task.batch_size if scenario.is_served else scenario.samples_of(names[site])
     if sizes_only:
         elements = buffer_elements(scenario, names, data_dir)
         sized = _Sized(_nothing(elements))
-        return Assignment(sized, Wire.SIZES, task.batch_size, steps_of_update=steps)
+        return Assignment(sized, Wire.SIZES, samples, steps_of_update=steps)
     if isinstance(task, Exchange):
         exchanging = _Exchanging(task, site, len(names))
-        return Assignment(exchanging, Wire.FLOAT32, task.batch_size, steps_of_update=steps)
+        return Assignment(exchanging, Wire.FLOAT32, samples, steps_of_update=steps)
     work: _Training | OwnWork
     if isinstance(task, Train):
         work = _Training(scenario, task, site, names, data_dir)
@@ -168,7 +170,7 @@ def make_work(
     return Assignment(
         rounds,
         Wire.FLOAT32,
-        task.batch_size,
+        samples,
         task.evaluate_every,
         held,
         labels,
@@ -209,8 +211,13 @@ def _model_elements(data: str, name: str, hidden: tuple[int, ...]) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def local_work(assigned: Assignment, scenario: Scenario) -> LocalWork:
+def local_work(assigned: Assignment, scenario: Scenario, scale: float = 1.0) -> LocalWork:
     """Return a site's work together with the rules of its local steps and averages.
+
+    Args:
+        assigned: the site's.
+        scenario: what runs.
+        scale: multiplies the site's gradients.
 
     Raises:
         WorkError: its work has no model.
@@ -225,7 +232,7 @@ def local_work(assigned: Assignment, scenario: Scenario) -> LocalWork:
     stop = scenario.stop
     may_stop = scenario.gossip is None and (stop.after_s is not None or stop.at_target)
     average = scenario.average or Average()
-    return LocalWork(work, scenario.period, average, assigned.learns, may_stop)
+    return LocalWork(work, scenario.period, average, assigned.learns, may_stop, scale)
 
 
 def servable(work: Work, scenario: Scenario) -> ServableWork:

@@ -254,6 +254,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
         of(SERVED, "load", "tuned", most=64) | {"pace": {"kind": "r2sp"}},
         {"load.most": 20},
     ),
+    (of(TRAIN, "load", "stated", samples={"site1": 8}), {"load.samples": {"site1": 32}}),
     (of(SERVED, "sampling", "resampled"), {"sampling.beta": 0.3}),
     (task(partition={"kind": "dirichlet", "alpha": 0.5}), {"task.partition.alpha": 5.0}),
     (task(partition={"kind": "shards"}), {"task.partition.per_site": 3}),

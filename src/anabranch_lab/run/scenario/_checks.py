@@ -9,7 +9,7 @@ from anabranch._typed_toml import BadInput, tag_of
 from anabranch.fleet import ComputeError
 from anabranch.merge import DataSize, Mean, OutlierFilter, Product, Robust, filter_of
 from anabranch.overlay import Overlay, OverlayError
-from anabranch.pace import Bsp, FedAvg, FlR2sp, TunedBatches
+from anabranch.pace import Bsp, FedAvg, FlR2sp, StatedBatches, TunedBatches
 from anabranch.period import Every, EveryEpoch
 from anabranch.plan import ForestRoute, Plan, PlanError
 from anabranch.scheduler.awareness import Passive
@@ -226,9 +226,16 @@ def _check_served(scenario: Scenario) -> None:
     if not scenario.is_served:
         if isinstance(scenario.load, TunedBatches):
             raise ScenarioError(
-                "load: an all-reduce weighs all sites alike, so batches cannot be tuned; "
-                "give [serve], or another pace than bsp"
+                "load: a scheduler tunes batches by the updates that it sees, and sees none of an "
+                'all-reduce; give [serve], another pace than bsp, or load.kind = "stated"'
             )
+        if isinstance(scenario.load, StatedBatches) and isinstance(scenario.task, Exchange):
+            raise ScenarioError(
+                "load: stated batches weigh gradients and models, and an exchange has none; train "
+                "a model, or give compute.sites other speeds"
+            )
+        if isinstance(scenario.load, StatedBatches) and scenario.scales_steps:
+            _check_scaled(scenario)
         return
     if scenario.on_loss != "abort":
         raise ScenarioError(
@@ -247,6 +254,15 @@ def _check_served(scenario: Scenario) -> None:
         raise ScenarioError(
             f"load.most: {load.most} samples where task.batch_size is {task.batch_size}; "
             "give a batch_size of 1 or more, and no smaller most"
+        )
+
+
+def _check_scaled(scenario: Scenario) -> None:
+    task = scenario.task
+    if isinstance(task, Train) and task.optimiser != "sgd":
+        raise ScenarioError(
+            f'load: gossip by "pairs" and "plain" scales gradients by stated batches, which '
+            f'task.optimiser = "{task.optimiser}" undoes; give "sgd", or gossip.rule = "push-sum"'
         )
 
 
@@ -375,8 +391,11 @@ def check(scenario: Scenario, overlay: Overlay) -> None:
         compute_model(scenario, overlay)
     except (FaultError, ComputeError) as error:
         raise ScenarioError(str(error)) from None
+    names = {site.name for site in overlay.sites}
+    stated = scenario.load.samples if isinstance(scenario.load, StatedBatches) else {}
+    if unknown := [name for name in stated if name not in names]:
+        raise ScenarioError(f"load.samples: the overlay has no site {unknown[0]!r}")
     if scenario.serve is not None:
-        names = {site.name for site in overlay.sites}
         if unknown := [name for name in scenario.serve.only if name not in names]:
             raise ScenarioError(f"serve.only: the overlay has no site {unknown[0]!r}")
         if not scenario.workers(overlay):

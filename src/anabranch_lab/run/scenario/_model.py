@@ -15,7 +15,7 @@ from anabranch.fleet import Compute, ComputeModel
 from anabranch.log.events import ReachedBy
 from anabranch.merge import AnyMerge, Mean
 from anabranch.overlay import Overlay, is_doubtful_latency
-from anabranch.pace import AnyLoad, AnyPace, Bsp, EqualBatches
+from anabranch.pace import AnyLoad, AnyPace, Bsp, EqualBatches, StatedBatches
 from anabranch.period import AnyPeriod, Every, EveryEpoch, EveryStep, Gossip
 from anabranch.plan import AnyPlanner, Auxiliary, ForestRoute, Packed
 from anabranch.scheduler.awareness import AnyAwareness
@@ -222,6 +222,27 @@ class Scenario(Table, frozen=True, kw_only=True):
             return self.period.steps(held, samples)
         return self.period.steps if self.is_served and isinstance(self.period, Every) else 1
 
+    def samples_of(self, name: str) -> int:
+        """Return how many samples a site's first batch has, by the site's name."""
+        samples = self.task.batch_size
+        load = self.load
+        return load.of_site(name, samples) if isinstance(load, StatedBatches) else samples
+
+    @property
+    def scales_steps(self) -> bool:
+        """Whether a site's batch scales its steps: letters weigh only by push-sum."""
+        return self.gossip is not None and self.gossip.rule != "push-sum"
+
+    def share_of_batch(self, names: Sequence[str], site: int) -> float:
+        """Return a site's weight by the samples of its batch; the mean over all sites is 1.
+
+        Args:
+            names: of all sites.
+            site: by index; none has servers.
+        """
+        samples = [self.samples_of(name) for name in names]
+        return samples[site] * len(samples) / sum(samples) if sum(samples) else 1.0
+
     def control_latency_s(self, overlay: Overlay) -> float:
         """Return the one-way latency between a simulation's scheduler and each site, seconds."""
         given = self.simulation.control_latency_s
@@ -279,10 +300,10 @@ def with_compute_times(route: ForestRoute, scenario: Scenario, overlay: Overlay)
     if route.compute_s is not None:
         return route
     names = {site: overlay.sites[site].name for site in scenario.workers(overlay)}
-    model, samples = compute_model(scenario, overlay), scenario.task.batch_size
+    model = compute_model(scenario, overlay)
     if model is None:
         return route.of_workers(names.values())
-    times = {name: model.mean_s(site, samples) for site, name in names.items()}
+    times = {name: model.mean_s(site, scenario.samples_of(name)) for site, name in names.items()}
     return msgspec.structs.replace(route, compute_s=times)
 
 
