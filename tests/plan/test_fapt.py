@@ -44,17 +44,33 @@ def test_each_way_has_the_least_delay_of_all_trees_at_its_root(overlay):
         assert (up, down) == pytest.approx((best_up, best_down), rel=1e-12)
 
 
-@given(overlays(), st.data())
-def test_roots_are_the_best_by_quality_and_share_in_proportion_to_it(overlay, data):
+@given(overlays(), st.data(), st.sampled_from(["both-ways", "leaf-to-root"]))
+def test_roots_are_the_best_by_quality_and_share_in_proportion_to_it(overlay, data, reading):
     count = data.draw(st.integers(1, overlay.size))
-    quality = fastest_paths(overlay).quality_bps
-    plan = fapt(overlay, roots=count)
+    quality = fastest_paths(overlay, reading).quality_bps
+    plan = fapt(overlay, roots=count, quality=reading)
     best = sorted(range(overlay.size), key=lambda site: -quality[site])[:count]
     assert [tree.root for tree in plan.trees] == best
     total = sum(quality[root] for root in best)
     assert [t.share for t in plan.trees] == pytest.approx([quality[r] / total for r in best])
     for tree in plan.trees:
-        assert 1 / sum(delays(overlay, tree)) == pytest.approx(quality[tree.root])
+        up, down = delays(overlay, tree)
+        counted = up + down if reading == "both-ways" else up
+        assert 1 / counted == pytest.approx(quality[tree.root])
+
+
+def test_the_two_readings_of_the_papers_delay_choose_different_roots_on_directed_links():
+    overlay = internet2_9()
+    both_ways, literal = (
+        Fapt(roots=1, quality=each).plan(overlay) for each in ("both-ways", "leaf-to-root")
+    )
+    assert [overlay.sites[plan.trees[0].root].name for plan in (both_ways, literal)] == [
+        "dc4",
+        "dc5",
+    ]
+    (tree,) = literal.trees
+    best = min(delays(overlay, each)[0] for each in fapt(overlay, roots=9).trees)
+    assert delays(overlay, tree)[0] == pytest.approx(best)
 
 
 def test_given_roots_stay_whatever_their_quality():
@@ -96,6 +112,8 @@ def test_on_symmetric_links_the_way_down_mirrors_the_way_up_and_q_is_half_the_pa
     for tree in fapt(overlay, roots=n).trees:
         assert tree.up == tree.down
         papers_quality = 1 / delays(overlay, tree)[0]
+        literal = fastest_paths(overlay, "leaf-to-root").quality_bps[tree.root]
+        assert literal == pytest.approx(papers_quality)
         assert fastest_paths(overlay).quality_bps[tree.root] == pytest.approx(papers_quality / 2)
 
 

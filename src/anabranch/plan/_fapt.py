@@ -5,8 +5,11 @@ every other site (eq. 2 and 3): a shortest-path tree under ``w_trans = 1 / goodp
 are asymmetric there are two such trees for each root, one of fastest paths *to* it for the way up
 and one of fastest paths *from* it for the way down.
 
-A root's quality is 1 / (delay up + delay down). The paper has one delay, for undirected links, and
-q = 1 / w; there ours is q / 2 for every root, so order and shares are the paper's.
+A root's quality is 1 / delay (IV-A). The paper has undirected links, and its delay w is of the way
+up alone, from the leaves to the root (eq. 2). Where links are asymmetric there are two readings:
+``leaf-to-root`` takes eq. 2 to the letter, and ``both-ways`` adds the way down, which a round needs
+too. On symmetric links it is half of ``leaf-to-root`` for every root, so that order and shares are
+the same.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from anabranch.plan._model import NO_PARENT, Plan, PlanError, Tree
 from anabranch.plan._planner import CHUNK_ELEMENTS
 from anabranch.plan._shortest import shortest_paths
 
+Quality = Literal["both-ways", "leaf-to-root"]
+
 
 class Fapt(Table, frozen=True, kw_only=True, tag_field="kind", tag="fapt"):
     """Fastest aggregation path trees, one for each root.
@@ -33,10 +38,13 @@ class Fapt(Table, frozen=True, kw_only=True, tag_field="kind", tag="fapt"):
         shares: how replanning shares the buffer among the roots: by their quality in the ``newest``
             plan, or always by their quality in the ``first`` plan. The paper computes quality
             while it chooses the roots, which it does once (Algorithm 1, lines 1 to 5).
+        quality: which delay of a root's trees counts for its choice and its share, on links that
+            differ by direction: ``both-ways`` up and down, or ``leaf-to-root`` up alone (eq. 2).
     """
 
     roots: int | tuple[str, ...] | None = None
     shares: Literal["newest", "first"] = "newest"
+    quality: Quality = "both-ways"
     deep: ClassVar[bool] = False
     by_size: ClassVar[bool] = False
 
@@ -61,7 +69,7 @@ class Fapt(Table, frozen=True, kw_only=True, tag_field="kind", tag="fapt"):
             roots = [*share]
         else:
             roots = overlay.size if self.roots is None else self.roots
-        plan = fapt(overlay, roots=roots, version=version)
+        plan = fapt(overlay, roots=roots, version=version, quality=self.quality)
         if self.shares == "newest" or share.keys() != {tree.root for tree in plan.trees}:
             return plan
         return replace(
@@ -76,8 +84,8 @@ class FastestPaths:
     Args:
         up_parent: shape (n, n); row r holds the tree of fastest paths to root r.
         down_parent: shape (n, n); row r holds the tree of fastest paths from root r.
-        quality_bps: shape (n,), 1 / (slowest path to the root + slowest path from it), bit/s;
-            infinite in an overlay of one site.
+        quality_bps: shape (n,), 1 / the delay that counts, bit/s; infinite in an overlay of one
+            site.
     """
 
     up_parent: npt.NDArray[np.int32]
@@ -90,8 +98,12 @@ class FastestPaths:
         return int(np.argmax(self.quality_bps))
 
 
-def fastest_paths(overlay: Overlay) -> FastestPaths:
+def fastest_paths(overlay: Overlay, quality: Quality = "both-ways") -> FastestPaths:
     """Find the fastest paths between all pairs of sites (Algorithm 1, line 7).
+
+    Args:
+        overlay: n sites.
+        quality: see :class:`Fapt`.
 
     Of equal paths, see :func:`anabranch.plan._shortest.shortest_paths`.
     """
@@ -103,11 +115,19 @@ def fastest_paths(overlay: Overlay) -> FastestPaths:
     with np.errstate(divide="ignore"):
         w_trans = fastest_bps / goodput_bps  # relative; inf where there is no link
     paths = shortest_paths(w_trans)
-    quality_bps = fastest_bps / (paths.up.max(axis=1) + paths.down.max(axis=1))
-    return FastestPaths(paths.up_parent, paths.down_parent, quality_bps)
+    delay = paths.up.max(axis=1)
+    if quality == "both-ways":
+        delay = delay + paths.down.max(axis=1)
+    return FastestPaths(paths.up_parent, paths.down_parent, fastest_bps / delay)
 
 
-def fapt(overlay: Overlay, *, roots: int | Sequence[int] = 1, version: int = 1) -> Plan:
+def fapt(
+    overlay: Overlay,
+    *,
+    roots: int | Sequence[int] = 1,
+    version: int = 1,
+    quality: Quality = "both-ways",
+) -> Plan:
     """Plan one fastest aggregation path tree for each root (Algorithm 2).
 
     Args:
@@ -116,6 +136,7 @@ def fapt(overlay: Overlay, *, roots: int | Sequence[int] = 1, version: int = 1) 
             roots themselves. The paper chooses them in the first round only, because a new root
             would need its part of the model moved to it.
         version: the plan's.
+        quality: see :class:`Fapt`.
 
     Returns:
         Trees in order of ``roots``, root i with share ``q_i / sum of q`` (IV-C). All edges are
@@ -124,10 +145,10 @@ def fapt(overlay: Overlay, *, roots: int | Sequence[int] = 1, version: int = 1) 
     Raises:
         PlanError: fewer than one or more than n roots, an unknown site, or a site given twice.
     """
-    paths = fastest_paths(overlay)
+    paths = fastest_paths(overlay, quality)
     chosen = _choose(overlay, paths, roots)
-    quality = paths.quality_bps[chosen]
-    shares = quality / quality.sum() if overlay.size > 1 else np.ones(1)
+    of_chosen = paths.quality_bps[chosen]
+    shares = of_chosen / of_chosen.sum() if overlay.size > 1 else np.ones(1)
     trees = tuple(
         Tree(root, share, tuple(up), tuple(down))
         for root, share, up, down in zip(

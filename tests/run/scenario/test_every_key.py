@@ -161,7 +161,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
         of(EXCHANGE, "route", "ring"),
         {"route.order": ["site0", "site2", "site1", "site3"], "route.both_ways": True},
     ),
-    (of(EXCHANGE, "route", "fapt"), {"route.roots": 2}),
+    (of(EXCHANGE, "route", "fapt"), {"route.roots": 2, "route.quality": "leaf-to-root"}),
     (
         FOREST,
         {
