@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise, permutations
 
 import pytest
@@ -25,7 +26,7 @@ from anabranch.plan import (
 from ..every import every
 from .networks import all_plans, build, overlays, random_overlay
 
-SEARCHES = [algorithm_3, disjoint_paths]
+SEARCHES = [algorithm_3, disjoint_paths, partial(algorithm_3, undirected=True)]
 
 Path = tuple[int, ...]
 Hop = tuple[int, int]
@@ -63,6 +64,8 @@ def test_a_scenario_chooses_between_the_searches():
     papers, ours = algorithm_3(overlay, plan), disjoint_paths(overlay, plan)
     assert papers != ours
     assert Auxiliary(search="algorithm-3").paths(overlay, plan) == papers
+    undirected = Auxiliary(search="algorithm-3-undirected").paths(overlay, plan)
+    assert undirected == algorithm_3(overlay, plan, undirected=True)
     assert set(Auxiliary().paths(overlay, plan)) <= set(ours)  # the slowest are left out
     assert Auxiliary().paths(overlay, plan) != papers
 
@@ -109,8 +112,9 @@ def test_of_each_pair_alone_every_next_path_is_the_fastest_left(overlay):
             assert fastest(overlay, source, target, spent) is None
 
 
+@pytest.mark.parametrize("undirected", [False, True])
 @given(st.integers(2, 5), st.integers(0, 10_000), st.sampled_from([0.0, 0.3, 1.0]))
-def test_algorithm_3_takes_out_what_all_pairs_use_and_searches_again(n, seed, density):
+def test_algorithm_3_takes_out_what_all_pairs_use_and_searches_again(undirected, n, seed, density):
     # Rates without common factors, so that no two paths are equally fast.
     primes = [101, 103, 107, 109, 113, 127, 131, 137, 139, 149]
     primes += [151, 157, 163, 167, 173, 179, 181, 191, 193, 197]
@@ -119,13 +123,16 @@ def test_algorithm_3_takes_out_what_all_pairs_use_and_searches_again(n, seed, de
     overlay = build(n, [(link.source, link.target, prime) for link, prime in rates])
     expected: dict[Hop, list[Path]] = {}
     spent: set[Hop] = set()
-    while len(spent) < len(overlay.links):
+    links = {(link.source, link.target) for link in overlay}
+    while not spent >= links:
         pairs = [(s, t) for s in range(n) for t in range(n) if s != t]
         turn = {pair: fastest(overlay, *pair, spent) for pair in pairs}
         for pair, path in turn.items():
             if path is not None:
                 expected.setdefault(pair, []).append(path)
                 spent |= set(pairwise(path))
+                if undirected:
+                    spent |= set(pairwise(reversed(path)))
     for plan in all_plans(overlay):
         kept = {
             pair: tuple(
@@ -135,7 +142,17 @@ def test_algorithm_3_takes_out_what_all_pairs_use_and_searches_again(n, seed, de
             )
             for pair in sorted(neighbours(plan))
         }
-        assert algorithm_3(overlay, plan) == {pair: paths for pair, paths in kept.items() if paths}
+        found = algorithm_3(overlay, plan, undirected=undirected)
+        assert found == {pair: paths for pair, paths in kept.items() if paths}
+
+
+def test_without_directions_algorithm_3_spends_a_link_both_ways_at_once():
+    # A ring whose links are fast one way round: the first turn uses that way alone.
+    fast, slow = [(0, 1), (1, 2), (2, 0)], [(1, 0), (2, 1), (0, 2)]
+    overlay = build(3, [(*hop, 9.0) for hop in fast] + [(*hop, 2.0) for hop in slow])
+    plan = fapt(overlay, roots=[0])
+    assert set(algorithm_3(overlay, plan)) == set(fast)
+    assert algorithm_3(overlay, plan, undirected=True) == {}
 
 
 def test_of_fastest_paths_algorithm_3_finds_the_primary_first_and_keeps_the_rest():

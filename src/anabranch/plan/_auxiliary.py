@@ -9,7 +9,8 @@ add up. There are two searches for such paths:
 - `disjoint_paths` looks at each pair alone: a link that another pair uses stays. So its paths may
   share links with other trees' primary paths, where chunks would wait for each other.
 
-Both treat links as directed, in the direction that data flows, with transfer delay 1 / goodput.
+Both treat links as directed, in the direction that data flows, with transfer delay 1 / goodput. In
+the paper's undirected graph a used edge is gone in both directions; `algorithm_3` can do so too.
 """
 
 from __future__ import annotations
@@ -39,17 +40,26 @@ class Auxiliary(Table, frozen=True, kw_only=True):
     """Further paths between tree neighbours, over links that the trees leave idle.
 
     Args:
-        search: ``disjoint`` finds them for each pair alone; ``algorithm-3`` is the paper's.
-        primary_busy_bound: chunks at which a primary path counts as busy (PRIMARY_BUSY_BOUND).
+        search: ``disjoint`` finds them for each pair alone; ``algorithm-3`` is the paper's, where
+            a used link leaves the graph in its direction; ``algorithm-3-undirected`` is the paper's
+            to the letter, where the other direction leaves with it.
+        primary_busy_bound: chunks from which a primary path counts as busy (PRIMARY_BUSY_BOUND).
+        busy_when: whether that bound is ``reached`` (IX-C) or ``exceeded`` (VI-A).
         auxiliary_queue_length: chunks that an auxiliary path takes (AUXILIARY_QUEUE_LENGTH).
         when_full: while every path of its pair is full, a chunk may ``wait`` for the first path
             with room, or take the ``primary`` path anyway, as in the paper (VI-A).
     """
 
-    search: Literal["disjoint", "algorithm-3"] = "disjoint"
+    search: Literal["disjoint", "algorithm-3", "algorithm-3-undirected"] = "disjoint"
     primary_busy_bound: Positive = 2
+    busy_when: Literal["reached", "exceeded"] = "reached"
     auxiliary_queue_length: Positive = 1
     when_full: Literal["wait", "primary"] = "wait"
+
+    @property
+    def busy_from(self) -> int:
+        """The number of chunks from which a primary path is busy."""
+        return self.primary_busy_bound + (self.busy_when == "exceeded")
 
     def paths(self, overlay: Overlay, plan: Plan) -> _Paths:
         """Return a plan's auxiliary paths, as of `algorithm_3`.
@@ -57,9 +67,9 @@ class Auxiliary(Table, frozen=True, kw_only=True):
         Raises:
             PlanError: the plan does not fit the overlay.
         """
-        if self.search == "algorithm-3":
-            return algorithm_3(overlay, plan)
-        return disjoint_paths(overlay, plan, slowest=_SLOWEST)
+        if self.search == "disjoint":
+            return disjoint_paths(overlay, plan, slowest=_SLOWEST)
+        return algorithm_3(overlay, plan, undirected=self.search == "algorithm-3-undirected")
 
 
 def with_auxiliary(plan: Plan, overlay: Overlay, search: PathSearch) -> Plan:
@@ -76,7 +86,7 @@ def with_auxiliary(plan: Plan, overlay: Overlay, search: PathSearch) -> Plan:
     return replace(plan, auxiliary={} if groups else search(overlay, plan), groups=groups)
 
 
-def algorithm_3(overlay: Overlay, plan: Plan) -> _Paths:
+def algorithm_3(overlay: Overlay, plan: Plan, *, undirected: bool = False) -> _Paths:
     """Find auxiliary paths as the paper does, for all pairs of sites together.
 
     Each turn finds the fastest path of every pair that is still connected, and then removes all
@@ -91,6 +101,7 @@ def algorithm_3(overlay: Overlay, plan: Plan) -> _Paths:
         plan: its tree neighbours are the pairs, and have primary paths. Where a primary path is
             not the fastest, as in plans other than :func:`fapt`'s, the pair's first path is
             auxiliary too.
+        undirected: whether a used link is removed in both directions.
 
     Returns:
         ``{(source, target): paths}`` as :class:`Plan` takes them, in order of the pairs. A pair's
@@ -114,6 +125,8 @@ def algorithm_3(overlay: Overlay, plan: Plan) -> _Paths:
                     paths.append(path)
         sources, targets = np.nonzero(before >= 0)
         goodput_bps[before[sources, targets], targets] = 0.0
+        if undirected:
+            goodput_bps[targets, before[sources, targets]] = 0.0
     return {pair: tuple(paths) for pair, paths in found.items() if paths}
 
 

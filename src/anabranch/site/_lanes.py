@@ -160,7 +160,7 @@ class Lanes:
         for source, target in paths:
             if source == self._config.site and (source, target) not in self._forks:
                 self._forks[source, target] = Fork(
-                    bounds.primary_busy_bound,
+                    bounds.busy_from,
                     bounds.auxiliary_queue_length,
                     waits=bounds.when_full == "wait",
                 )

@@ -374,6 +374,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {
             "auxiliary.search": "algorithm-3",
             "auxiliary.primary_busy_bound": 20,
+            "auxiliary.busy_when": "exceeded",
             "auxiliary.auxiliary_queue_length": 8,
             "auxiliary.when_full": "primary",
         },
