@@ -1,6 +1,6 @@
 """The reference overlay is the one of the paper."""
 
-from anabranch.overlay import BUILT_IN, aws_8, internet2_9
+from anabranch.overlay import BUILT_IN, aws_8, internet2_9, skyplane_10
 
 # The authors' published first draw: link, then Mbit/s there and back.
 TABLE = """
@@ -51,3 +51,25 @@ def test_aws_8_is_no_faster_than_light_in_straight_fibre():
     ocean = overlay.link(overlay.index("ap-northeast-1"), overlay.index("sa-east-1"))
     assert ocean is not None
     assert 0.09 < ocean.latency_s < 0.1  # 18,500 km
+
+
+def test_skyplane_10_has_a_measured_rate_and_latency_each_way_between_all_regions():
+    overlay = skyplane_10()
+    rates_gbps = {overlay.label(link): link.rate_bps / 1e9 for link in overlay}
+    assert len(rates_gbps) == 10 * 9
+    assert rates_gbps["azure-japaneast->aws-ap-southeast-2"] == min(rates_gbps.values()) == 1.32
+    near = overlay.link(overlay.index("aws-us-east-1"), overlay.index("azure-eastus"))
+    assert near is not None
+    assert near.latency_s == 0.00095
+
+
+def test_skyplane_10_has_ports_that_carry_each_link_alone():
+    overlay = skyplane_10()
+    for link in overlay:
+        up_bps, down_bps = (
+            overlay.sites[link.source].uplink_bps,
+            overlay.sites[link.target].downlink_bps,
+        )
+        assert up_bps is not None
+        assert down_bps is not None
+        assert link.rate_bps <= min(up_bps, down_bps)

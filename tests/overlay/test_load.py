@@ -39,7 +39,7 @@ def test_a_graph_file_is_found_by_its_suffix_and_takes_a_rate_rule(tmp_path, nam
     ("source", "complaint"),
     [
         ("internet2-8", "internet2-8 is neither a built-in .* did you mean the built-in 'internet"),
-        ("nowhere", "nowhere is neither .*; built in: aws-8, internet2-9"),
+        ("nowhere", "nowhere is neither .*; built in: aws-8, internet2-9, skyplane-10"),
         ("net.json", "net.json is neither a built-in overlay nor a file that ends in one of .toml"),
         ("internet29.toml", "no file internet29.toml; .* did you mean the built-in 'internet2-9'"),
         ("none.gml", "there is no file none.gml; check the path"),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from anabranch._lazy import lazy as _lazy
 
 if _TYPE_CHECKING:
-    from anabranch.overlay._built_in import BUILT_IN, aws_8, internet2_9
+    from anabranch.overlay._built_in import BUILT_IN, aws_8, internet2_9, skyplane_10
     from anabranch.overlay._generate import random_complete, random_geographic, random_sparse
     from anabranch.overlay._graph_files import read_graph
     from anabranch.overlay._latency import Latency
@@ -27,7 +27,7 @@ else:
     __getattr__, __dir__ = _lazy(
         __name__,
         {
-            "_built_in": ["BUILT_IN", "aws_8", "internet2_9"],
+            "_built_in": ["BUILT_IN", "aws_8", "internet2_9", "skyplane_10"],
             "_generate": ["random_complete", "random_geographic", "random_sparse"],
             "_graph_files": ["read_graph"],
             "_latency": ["Latency"],
@@ -71,4 +71,5 @@ __all__ = [
     "read_graph",
     "read_table",
     "redraw",
+    "skyplane_10",
 ]

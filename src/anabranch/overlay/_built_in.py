@@ -109,7 +109,104 @@ def aws_8() -> Overlay:
     return Overlay("aws-8", sites, tuple(links))
 
 
+# Gbit/s that a virtual machine of each cloud sent and received at most, in any measurement.
+_PORTS_GBPS = {"aws": (4.8, 9.6), "azure": (15.6, 22.0), "gcp": (7.1, 15.4)}
+
+# Regions and their cities, the Gbit/s from each to all, and round trips in ms, in this order.
+_SKYPLANE_10 = (
+    (
+        "aws-us-east-1",
+        (39.0, -77.5),  # Northern Virginia
+        (0, 4.35, 4.32, 3.12, 4.78, 4.20, 3.54, 4.65, 4.02, 3.23),
+        (0, 68.3, 84.9, 197.0, 1.9, 80.4, 157.9, 28.5, 116.3, 191.4),
+    ),
+    (
+        "aws-us-west-2",
+        (45.8, -119.7),  # Oregon
+        (4.35, 0, 3.85, 3.66, 4.24, 3.52, 4.07, 4.43, 3.50, 3.08),
+        (68.5, 0, 122.3, 138.6, 79.7, 160.0, 97.9, 64.7, 188.2, 229.0),
+    ),
+    (
+        "aws-eu-west-1",
+        (53.3, -6.3),  # Dublin
+        (4.31, 3.87, 0, 2.59, 4.31, 4.70, 2.68, 4.10, 3.33, 3.73),
+        (84.9, 122.3, 0, 253.9, 67.2, 20.1, 250.2, 104.1, 199.8, 140.3),
+    ),
+    (
+        "aws-ap-southeast-2",
+        (-33.9, 151.2),  # Sydney
+        (3.11, 3.66, 2.62, 0, 3.16, 2.62, 3.94, 3.44, 2.46, 3.75),
+        (197.3, 138.6, 255.7, 0, 199.3, 261.7, 112.6, 184.1, 302.5, 154.0),
+    ),
+    (
+        "azure-eastus",
+        (37.4, -78.7),  # Virginia
+        (9.56, 6.77, 2.52, 2.24, 0, 13.47, 10.62, 13.26, 3.86, 2.09),
+        (1.9, 79.6, 67.2, 205.3, 0, 80.3, 156.1, 27.7, 116.0, 199.3),
+    ),
+    (
+        "azure-westeurope",
+        (52.4, 4.9),  # Netherlands
+        (3.32, 4.02, 9.28, 2.03, 13.46, 0, 8.62, 4.87, 2.55, 6.07),
+        (80.5, 158.6, 20.3, 263.2, 80.3, 0, 224.1, 106.4, 183.9, 132.6),
+    ),
+    (
+        "azure-japaneast",
+        (35.7, 139.7),  # Tokyo
+        (1.85, 3.57, 1.55, 1.32, 10.61, 8.68, 0, 5.20, 2.57, 4.59),
+        (162.1, 97.9, 250.1, 112.5, 156.3, 224.2, 0, 145.0, 261.9, 128.5),
+    ),
+    (
+        "gcp-us-central1",
+        (41.3, -95.9),  # Iowa
+        (6.83, 5.46, 5.03, 3.73, 6.30, 5.64, 5.51, 0, 5.07, 3.97),
+        (29.7, 62.0, 106.6, 184.2, 27.8, 107.7, 145.2, 0, 138.3, 209.3),
+    ),
+    (
+        "gcp-southamerica-east1",
+        (-23.5, -46.6),  # Sao Paulo
+        (4.98, 4.82, 4.55, 2.49, 5.58, 4.79, 3.69, 5.24, 0, 2.45),
+        (116.0, 187.8, 226.2, 302.0, 116.2, 167.8, 263.2, 138.3, 0, 322.9),
+    ),
+    (
+        "gcp-asia-south1",
+        (19.1, 72.9),  # Mumbai
+        (4.30, 4.21, 3.89, 4.98, 2.90, 5.41, 5.20, 4.12, 3.01, 0),
+        (174.1, 221.7, 140.5, 144.0, 199.3, 137.8, 137.3, 245.1, 273.0, 0),
+    ),
+)
+
+
+def skyplane_10() -> Overlay:
+    """Return ten regions of AWS, Azure and Google Cloud with the rates and latencies measured.
+
+    Each rate is one measurement of 5 s over 64 connections (January 2022), from one large virtual
+    machine to another: m5.8xlarge, Standard_D32_v5 or n2-standard-32. Pairs were measured one at a
+    time. So each site has ports, which all its links share: what a machine of its cloud sent and
+    received at most in these measurements. A latency is half a mean round trip (April 2022), the
+    least where several zones were measured. Loss is 0.
+
+    Source: ``profiles/throughput.csv`` (commit 87e32de8) and ``profiles/latency.csv`` (commit
+    945dca27) of skyplane-project/skyplane, Apache-2.0 licence.
+
+    >>> overlay = skyplane_10()
+    >>> overlay.size, len(overlay.links)
+    (10, 90)
+    >>> overlay.sites[0].uplink_bps
+    4800000000.0
+    """
+    sites, links = [], []
+    for source, (name, place, rates_gbps, round_trips_ms) in enumerate(_SKYPLANE_10):
+        up_gbps, down_gbps = _PORTS_GBPS[name.partition("-")[0]]
+        up_bps, down_bps = up_gbps * 1e9, down_gbps * 1e9
+        sites.append(Site(name, *place, uplink_bps=up_bps, downlink_bps=down_bps))
+        for target, (rate_gbps, both_ms) in enumerate(zip(rates_gbps, round_trips_ms, strict=True)):
+            if source != target:
+                links.append(Link(source, target, rate_gbps * 1e9, round(both_ms / 2000, 6)))
+    return Overlay("skyplane-10", tuple(sites), tuple(links))
+
+
 BUILT_IN: Mapping[str, Callable[[], Overlay]] = MappingProxyType(
-    {"aws-8": aws_8, "internet2-9": internet2_9}
+    {"aws-8": aws_8, "internet2-9": internet2_9, "skyplane-10": skyplane_10}
 )
 """The overlays that `load` knows by name."""
