@@ -13,6 +13,7 @@ from papers.haaf import fig12 as haaf_fig12
 from papers.haaf import fig13 as haaf_fig13
 from papers.haaf import fig14 as haaf_fig14
 from papers.haaf import fig15 as haaf_fig15
+from papers.haaf import trees as haaf_trees
 from papers.intermittent import adaptive
 from papers.intermittent import tables as intermittent_tables
 from papers.map import cell
@@ -65,13 +66,13 @@ _R2SP = (
 
 _HAAF = (
     haaf_fig08,
-    haaf_fig09,
     haaf_fig10,
     haaf_fig11,
     haaf_fig12,
     haaf_fig13,
     haaf_fig14,
     haaf_fig15,
+    haaf_trees,
 )
 
 EXPERIMENTS = {
@@ -84,6 +85,7 @@ EXPERIMENTS = {
         *r2sp_fig14.EXPERIMENTS,
         *r2sp_fig15.EXPERIMENTS,
         *r2sp_fig16.EXPERIMENTS,
+        *haaf_fig09.EXPERIMENTS,
         *cell.EXPERIMENTS,
         *intermittent_tables.EXPERIMENTS,
         *adaptive.EXPERIMENTS,

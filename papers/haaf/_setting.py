@@ -1,48 +1,93 @@
 """The common setting of HAAF's figures (section 6.1): network, fleet, task, and the schemes.
 
 12 sites train and one serves. Links of 1 to 10 Gbit/s and 10 to 50 ms join each two sites. The
-paper says neither how long a batch takes nor how long it trains. Here a site of mean speed takes a
-second for a batch of 128. The learning rate is ten times the paper's 0.01, since LeNet-5 would need
-ten times as many updates with that. The other parameters are the paper's.
+paper does not say how long a batch takes, and eq. 14 weighs that time against the links' latencies.
+Here a site of mean speed takes 0.1 s: with that the paper's search takes three trees or so at a
+Gini coefficient of 0.3, as in Fig. 8, and one at 0.1, where the paper has all schemes alike
+(``papers/haaf/trees.py`` has other times). Parameters are the paper's, but for tuned rates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from typing import Literal
 
-from anabranch.fleet import Compute, ComputeModel, SiteCompute, uneven_samples_per_s
+from anabranch.fleet import Compute, SiteCompute, uneven_samples_per_s
 from anabranch.merge import AnyMerge, DataSize, Fairness, Product, Staleness
 from anabranch.overlay import Overlay, random_complete
 from anabranch.pace import AnyPace, Asp, Bsp
-from anabranch.plan import AnyPlanner, Balanced, EdaForest, Fapt, ForestRoute, Star
+from anabranch.period import Every, EveryStep
+from anabranch.plan import AnyForestSearch, AnyPlanner, Balanced, EdaForest, Fapt, ForestRoute, Star
 from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Train
 from anabranch_lab.tasks.partition import Dirichlet
 from anabranch_lab.tasks.sampling import Resampled
+from papers._choice import best_rate
 from papers._lab import Lab, Label, Outcome, Trial
-from papers._result import Row
 
 WORKERS = 12
 BATCH = 128
-TARGET = 0.7
-HORIZON_S = 120.0
-LOOK_S = 5.0  # about the time between evaluations where workers do not wait for each other
-_LONGEST_S = 600.0  # how long a run may take to the target
-QUICK_S = 60.0
+BATCH_S = 0.1  # that a site of mean speed computes
+RATE = 0.01  # the paper's learning rate
+EARLY = 0.7  # the accuracy that runs at the paper's rate are to reach
+FEW = 3  # trees, of the paper's Fig. 8
+FEW_TREES = f"HAAF, at most {FEW} trees"
+ANY_TREES = "HAAF, trees as searched"
+LONGEST_S = 2000.0  # of a run to the target
 MANY = 100_000  # updates, more than there is time for
+_BATCHES_PER_S = {0.1: 48.0, 0.3: 48.0, 0.6: 24.0}  # of HAAF's workers together, about, by Gini
+_EVEN = 0.1
+_LOOK_ROUNDS = 3  # from one evaluation to the next
+_LOOK_BATCHES = 6  # of a site of mean speed, where workers do not wait for each other
+_LARGE = ("curve", "workers", "accuracy_by_site", "gaps", "loss_fell_s")
+_QUICK_S = 3.0
 _NOTE = (
-    "a server, links of 1 to 10 Gbit/s and 10 to 50 ms, LeNet-5 on Fashion-MNIST, Dirichlet "
-    f"alpha = 1, beta = 0.999, batches of {BATCH}, plain SGD with a rate of 0.1 (the paper: 0.01), "
-    "L = 100; a batch takes a site of mean speed 1 s. Networks, data and models are drawn anew "
-    "with each seed, and the same speeds are dealt to other sites. Medians, the least to the most "
-    "in parentheses."
+    "A server that computes nothing, links of 1 to 10 Gbit/s and 10 to 50 ms, {learner.what}, "
+    "Dirichlet alpha = 1, beta = 0.999, L = 100, plain SGD, batches of {learner.batch}; a batch "
+    f"takes a site of mean speed {BATCH_S:g} s. Workers' speeds have exactly the Gini coefficient. "
+    "Networks, data and models are drawn anew with each seed, and the same speeds are dealt to "
+    f"other sites. Accuracy is of the first {{learner.looked_at:,}} held-out samples. Literal: the "
+    f"paper's learning rate of {RATE:g}. Ours: the rate with which each scheme reaches "
+    "{learner.target:.0%} soonest, of rates by powers of two, on {tries} of the seeds that are not "
+    "measured. Medians, the least to the most in parentheses; ratios are geometric means and gains "
+    "are means, seed by seed, with 95 % intervals of Student's t."
 )
 _QUICK_NOTE = (
-    f"Quick: one seed, a perceptron on 8 x 8 digits, batches of 16, {QUICK_S:g} s at most; says "
-    "that it runs, and nothing of the paper."
+    "Quick: one seed, a perceptron on 8 x 8 digits, rates that are not tuned, and "
+    f"{_QUICK_S:g} s or little more; says that it runs, and nothing of the paper."
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """A model and its data.
+
+    Args:
+        what: both, as text.
+        data, model: see :class:`anabranch_lab.run.scenario.tasks.Train`.
+        target: the accuracy at which a run has converged far enough to compare times.
+        first: the learning rate with which tuning begins, where workers wait for each other; twice
+            as large where they do not, and weights shorten the steps.
+        batches: that all workers together compute in a run to the end, about.
+        batch: samples of a batch.
+        looked_at: held-out samples of an evaluation.
+        tries: seeds on which learning rates are tried, counted from the first; none is measured.
+    """
+
+    what: str
+    data: Literal["digits", "fashion-mnist", "cifar-10-part"]
+    model: Literal["mlp", "lenet-5", "cnn-6"]
+    target: float
+    first: float
+    batches: int = 3600
+    batch: int = BATCH
+    looked_at: int = 2000
+    tries: tuple[int, ...] = (1000, 1001)
+
+
+LENET = Learner("LeNet-5 on Fashion-MNIST", "fashion-mnist", "lenet-5", target=0.8, first=0.2)
+_QUICK = Learner("a perceptron on 8 x 8 digits", "digits", "mlp", target=0.7, first=0.2, batch=16)
 
 
 _BY_DATA = DataSize()
@@ -61,34 +106,72 @@ class Scheme:
     merge: AnyMerge = _BY_DATA
 
 
-def haaf(a: float = 0.8, q: float = 1.0, workers: int = WORKERS) -> Scheme:
-    """Return the paper's scheme with its search, and weights of eq. 10."""
-    merge = Product(of=(DataSize(), Fairness(q=q), Staleness(a=a)))
-    return Scheme(ForestRoute(server=_server(workers), search=EdaForest()), Asp(), merge)
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What schemes that are compared share.
+
+    Args:
+        gini: of the workers' speeds, exactly.
+        seed: of network, speeds' order, data and model.
+        learner: the model and its data.
+        workers: how many; schemes must be made for as many.
+        batch_s: that a worker of mean speed computes for a batch, seconds.
+        alpha: of the Dirichlet distribution by which labels are dealt.
+        beta: of resampling.
+        steps: local steps between a worker's pull and its push.
+    """
+
+    gini: float
+    seed: int
+    learner: Learner = LENET
+    workers: int = WORKERS
+    batch_s: float = BATCH_S
+    alpha: float = 1.0
+    beta: float = 0.999
+    steps: int = 1
 
 
-def _server(workers: int) -> str:
+def haaf(
+    most_trees: int | None = None,
+    a: float = 0.8,
+    q: float = 1.0,
+    lipschitz: float = 100.0,
+    workers: int = WORKERS,
+    search: AnyForestSearch | None = None,
+) -> Scheme:
+    """Return the paper's scheme: its search, and the weights of eq. 10.
+
+    Args:
+        most_trees: m_max of Algorithm 3; None: one for each worker.
+        a, q, lipschitz: of eq. 8 and 9.
+        workers: how many.
+        search: another search, or given groups.
+    """
+    weights = (DataSize(), Fairness(q=q, lipschitz=lipschitz), Staleness(a=a))
+    found = search or EdaForest(most_trees=most_trees or workers)
+    return Scheme(ForestRoute(server=server(workers), search=found), Asp(), Product(of=weights))
+
+
+def server(workers: int = WORKERS) -> str:
+    """Return the name of the site that serves: the last."""
     return f"site{workers}"
 
 
-def schemes(workers: int = WORKERS) -> dict[str, Scheme]:
-    """Return the schemes that the paper compares, by name."""
-    server = _server(workers)
+def ps(workers: int = WORKERS) -> Scheme:
+    """Return the synchronous parameter server."""
+    return Scheme(Star(hub=server(workers)), Bsp())
+
+
+def synchronous(workers: int = WORKERS) -> dict[str, Scheme]:
+    """Return the schemes that the paper compares with, by name."""
     return {
-        "PS": Scheme(Star(hub=server), Bsp()),
-        "AVL": Scheme(Balanced(root=server), Bsp()),
-        "FAT": Scheme(Fapt(roots=(server,)), Bsp()),
-        "HAAF": haaf(workers=workers),
+        "PS": ps(workers),
+        "AVL": Scheme(Balanced(root=server(workers)), Bsp()),
+        "FAT": Scheme(Fapt(roots=(server(workers),)), Bsp()),
     }
 
 
-SCHEMES: Mapping[str, Scheme] = schemes()
-ASYNCHRONOUS_PS = Scheme(Star(hub=_server(WORKERS)), Asp())
-
-
-def seeds(lab: Lab, count: int) -> range:
-    """Return the seeds of a figure: one if it is quick."""
-    return range(lab.seed, lab.seed + (1 if lab.quick else count))
+ASYNCHRONOUS_PS = Scheme(Star(hub=server()), Asp())
 
 
 def network(seed: int, workers: int = WORKERS) -> Overlay:
@@ -99,190 +182,210 @@ def network(seed: int, workers: int = WORKERS) -> Overlay:
     return replace(drawn, name=f"haaf-{workers}-{seed}")
 
 
-def trial(
-    lab: Lab,
-    how: Scheme,
-    gini: float,
-    seed: int,
-    alpha: float = 1.0,
-    beta: float = 0.999,
-    to_target: bool = True,
-    workers: int = WORKERS,
-    look_s: float = LOOK_S,
-    horizon_s: float = HORIZON_S,
-    server_has_speed: bool = True,
-    **labels: Label,
-) -> Trial:
-    """Return a run of a scheme, to the target accuracy or until the time is over.
+def scenario(
+    how: Scheme, case: Case, rate: float, *, ends_s: float | None = None, quick: bool = False
+) -> Scenario:
+    """Return the scenario of a run, to the target or to the end.
 
     Args:
-        lab: runs it; quick runs train a perceptron on digits that come with scikit-learn.
         how: the scheme.
-        gini: how uneven the workers' speeds are.
-        seed: of network, fleet, data and model.
-        alpha: of the Dirichlet distribution by which labels are dealt.
-        beta: of resampling.
-        to_target: whether it ends with the target.
-        workers: how many; the scheme must be made for as many.
-        look_s: see :func:`looks_every`.
-        horizon_s: when a run ends that does not end with the target.
-        server_has_speed: whether the server, which computes nothing, has one of the dealt speeds;
-            if not, the workers' speeds alone have this Gini coefficient.
-        labels: further labels of the run.
+        case: the rest.
+        rate: the learning rate.
+        ends_s: when a run to the target ends without it, seconds; None for a run to the end, of as
+            many batches as the learner has.
+        quick: train a perceptron on digits that come with scikit-learn, for a few seconds.
     """
-    overlay = network(seed, workers)
-    batch = 16 if lab.quick else BATCH
-    compute = Compute(samples_per_s=float(batch), gini=gini)
-    if not server_has_speed:
-        compute = _of_workers(float(batch), gini, workers, seed)
-    speeds = ComputeModel(compute, [site.name for site in overlay.sites], seed)
-    scenario = Scenario(
+    learner = _QUICK if quick else case.learner
+    waits, to_end = how.pace.barrier, ends_s is None
+    limit_s = ends_s
+    if to_end and not waits:
+        limit_s = horizon_s(case)
+    if quick:
+        limit_s = _QUICK_S * case.batch_s / BATCH_S * max(1.0, case.steps / 4)
+    return Scenario(
         overlay="haaf",
         route=how.route,
         pace=how.pace,
         merge=how.merge,
-        serve=Serve(only=(_server(workers),)),
-        sampling=Resampled(beta=beta),
+        period=EveryStep() if case.steps == 1 else Every(steps=case.steps),
+        serve=Serve(only=(server(case.workers),)),
+        sampling=Resampled(beta=case.beta),
         task=Train(
-            data="digits" if lab.quick else "fashion-mnist",
-            model="mlp" if lab.quick else "lenet-5",
-            learning_rate=0.1,
-            batch_size=batch,
-            partition=Dirichlet(alpha=alpha),
-            evaluate_every=looks_every(how.pace.barrier, speeds.mean_s(0, batch), look_s),
-            target_accuracy=TARGET,
+            data=learner.data,
+            model=learner.model,
+            learning_rate=rate,
+            batch_size=learner.batch,
+            partition=Dirichlet(alpha=case.alpha),
+            evaluate_every=_LOOK_ROUNDS,
+            evaluate_every_s=None if waits else _LOOK_BATCHES * case.batch_s,
+            evaluate_samples=learner.looked_at,
+            target_accuracy=learner.target,
         ),
         stop=Stop(
-            rounds=MANY,
-            after_s=QUICK_S if lab.quick else (_LONGEST_S if to_target else horizon_s),
-            at_target=to_target,
+            rounds=learner.batches // case.workers if to_end and waits else MANY,
+            after_s=limit_s,
+            at_target=not to_end,
         ),
-        compute=compute,
+        compute=compute(case, learner.batch),
         sample_every_s=1e6,
-        seed=seed,
+        seed=case.seed,
     )
-    about = {"gini": gini, "alpha": alpha, "beta": beta, "seed": seed}
-    return Trial({**labels, **about}, scenario, overlay)
 
 
-def _of_workers(mean: float, gini: float, workers: int, seed: int) -> Compute:
-    """Return the computing of workers whose speeds alone have this Gini coefficient."""
-    speeds = uneven_samples_per_s(workers, mean, gini, seed)
-    sites = {
-        f"site{worker}": SiteCompute(samples_per_s=speed) for worker, speed in enumerate(speeds)
-    }
+def horizon_s(case: Case) -> float:
+    """Return about how long HAAF's workers take for the learner's batches, seconds."""
+    return case.learner.batches / _BATCHES_PER_S[case.gini] * case.batch_s / BATCH_S
+
+
+def compute(case: Case, batch: int) -> Compute:
+    """Return the computing of workers whose speeds have the case's Gini coefficient."""
+    mean = batch / case.batch_s
+    dealt = uneven_samples_per_s(case.workers, mean, case.gini, case.seed)
+    sites = {f"site{site}": SiteCompute(samples_per_s=speed) for site, speed in enumerate(dealt)}
     return Compute(samples_per_s=mean, sites=sites)
 
 
-def looks_every(barrier: bool, batch_s: float, look_s: float) -> int:
-    """Return how many updates of the first worker are between two evaluations of the model.
-
-    Args:
-        barrier: whether workers wait for each other; then 1, since rounds are few.
-        batch_s: how long the first worker computes for an update, seconds.
-        look_s: otherwise, about the seconds between two evaluations; at least one update.
-
-    >>> [looks_every(False, batch_s, look_s=5.0) for batch_s in (0.7, 1.5, 23.0)]
-    [7, 3, 1]
-    """
-    return 1 if barrier else max(1, round(look_s / batch_s))
-
-
-def of(outcomes: Iterable[Outcome], **labels: Label) -> list[Outcome]:
-    """Return the runs with these labels, in order of their seeds."""
-    found = [each for each in outcomes if labels.items() <= each.labels.items()]
-    return sorted(found, key=lambda each: each.labels["seed"])
-
-
-def spread(numbers: Sequence[float], form: str) -> str:
-    """Return the median of numbers, and the least to the most in parentheses.
-
-    >>> spread([3.0, 1.0, 2.0], ".1f")
-    '2.0 (1.0 to 3.0)'
-    """
-    middle, low, high = (format(each, form) for each in _three(numbers))
-    return middle if len(numbers) == 1 else f"{middle} ({low} to {high})"
-
-
-def _three(numbers: Sequence[float]) -> tuple[float, float, float]:
-    return median(numbers), min(numbers), max(numbers)
-
-
-def to_target(runs: Sequence[Outcome]) -> str:
-    """Return how long runs took to the target, and how many of them reached it."""
-    reached = [each.reached_s for each in runs if each.reached_s is not None]
-    if len(reached) == len(runs):
-        return f"{spread(reached, '.0f')} s"
-    return f"{len(reached)} of {len(runs)} reach it"
-
-
-def at_end(runs: Sequence[Outcome]) -> str:
-    """Return the final accuracies of runs."""
-    seen = [100 * each.accuracy for each in runs if each.accuracy is not None]
-    if len(seen) < len(runs):
-        return f"{len(runs) - len(seen)} of {len(runs)} were never looked at"
-    return f"{spread(seen, '.1f')} %"
-
-
-def over_others(
-    where: str, by_name: Mapping[str, Sequence[Outcome]], paper: Mapping[str, str] | None = None
-) -> list[Row]:
-    """Return HAAF's time to the target over other schemes', seed by seed.
-
-    Args:
-        where: the setting that the runs share, as text.
-        by_name: the runs of each scheme, in order of seeds.
-        paper: the paper's values, by the other scheme.
-    """
-    rows = []
-    for name, runs in by_name.items():
-        if name == "HAAF":
-            continue
-        pairs = zip(by_name["HAAF"], runs, strict=True)
-        ratios = [
-            ours.reached_s / theirs.reached_s
-            for ours, theirs in pairs
-            if ours.reached_s is not None and theirs.reached_s is not None
-        ]
-        if ratios:
-            fewer = "" if len(ratios) == len(runs) else f", {len(ratios)} of {len(runs)} seeds"
-            what = f"{where}: HAAF's time over {name}'s, seed by seed"
-            rows.append(Row(what, (paper or {}).get(name, ""), spread(ratios, ".2f") + fewer))
-    return rows
-
-
-def trees(runs: Sequence[Outcome]) -> str:
-    """Return how many trees the forests of runs have."""
-    counted = [each.trees for each in runs if each.trees is not None]
-    return spread(counted, ".0f") if counted else "no forest"
-
-
-def notes(
+def trial(
     lab: Lab,
-    outcomes: Iterable[Outcome],
-    *more: str,
-    workers: str = str(WORKERS),
-    look_s: float = LOOK_S,
-    server_has_speed: bool = True,
-) -> tuple[str, ...]:
-    """Return the notes for all rows of a figure."""
-    dealt = "One of the speeds is the server's, which computes nothing."
-    more = (dealt, *more) if server_has_speed else more
-    setting = _QUICK_NOTE if lab.quick else f"{workers} workers and {_NOTE}"
-    return (setting, *_looks(outcomes, look_s), *more)
+    how: Scheme,
+    case: Case,
+    rate: float,
+    *,
+    ends_s: float | None = None,
+    uses: Collection[str] = ("curve",),
+    **labels: Label,
+) -> Trial:
+    """Return a run.
 
-
-def _looks(outcomes: Iterable[Outcome], look_s: float) -> tuple[str, ...]:
-    """Return how often models were evaluated, by the Gini coefficient of speeds."""
-    found: dict[Label, list[float]] = {}
-    for each in outcomes:
-        if each.look_s is not None:
-            found.setdefault(each.labels["gini"], []).append(each.look_s)
-    every = (f"{min(s):.1f} to {max(s):.1f} s at Gini {gini:g}" for gini, s in found.items())
-    if not found:
-        return ()
-    return (
-        "The server's model is looked at by the first worker: where workers wait for each other "
-        f"after every update, else after so many of its own as take about {look_s:g} s to compute; "
-        f"on the mean of a run every {', '.join(every)}.",
+    Args:
+        lab: runs it.
+        how, case, rate, ends_s: see :func:`scenario`.
+        uses: of the outcome's large fields, those that the experiment uses.
+        labels: further labels of the run.
+    """
+    about = {"gini": case.gini, "rate": rate, "seed": case.seed}
+    return Trial(
+        {**labels, **about},
+        scenario(how, case, rate, ends_s=ends_s, quick=lab.quick),
+        network(case.seed, case.workers),
+        without=tuple(name for name in _LARGE if name not in uses),
     )
+
+
+def early(case: Case) -> Case:
+    """Return a case whose target is the early one."""
+    return replace(case, learner=replace(case.learner, target=EARLY))
+
+
+def seeds(lab: Lab, count: int) -> range:
+    """Return the seeds of a figure: one if it is quick."""
+    return range(lab.seed, lab.seed + (1 if lab.quick else count))
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The outcome of tuning.
+
+    Args:
+        rate: the best learning rate.
+        trees: the most trees of its runs; 0 if there was none.
+    """
+
+    rate: float
+    trees: int = 0
+
+
+def tuned(lab: Lab, how: Scheme, case: Case) -> Tuned:
+    """Return the learning rate with which a scheme reaches the target soonest.
+
+    Rates are tried on seeds that are not measured. Where workers wait for each other, the updates
+    of the model do not depend on speeds, so all Gini coefficients have one rate.
+
+    Args:
+        lab: runs the trials; if it is quick, there are none.
+        how: the scheme.
+        case: the rest; its seed does not count.
+    """
+    first = case.learner.first * (1 if how.pace.barrier else 2)
+    if lab.quick:
+        return Tuned(first)
+    if how.pace.barrier:
+        case = replace(case, gini=_EVEN)
+
+    def make(rate: float, seed: int, ends_s: float) -> Trial:
+        alone = replace(case, seed=seed)
+        return trial(lab, how, alone, rate, ends_s=ends_s, uses=(), use="tuning")
+
+    log: list[Outcome] = []
+    seeds = [lab.seed + each for each in case.learner.tries]
+    found = best_rate(lab, make, seeds, horizon_s(case), log, first)
+    most = max((each.trees or 0 for each in log), default=0)
+    return Tuned(first if found is None else found.rate, most)
+
+
+def tuned_forests(lab: Lab, case: Case) -> dict[str, float]:
+    """Return the best rates of HAAF with few trees, and with as many as the search takes."""
+    any_number = tuned(lab, haaf(workers=case.workers), case)
+    if any_number.trees <= FEW:
+        return {FEW_TREES: any_number.rate, ANY_TREES: any_number.rate}
+    few = tuned(lab, haaf(FEW, workers=case.workers), case)
+    return {FEW_TREES: few.rate, ANY_TREES: any_number.rate}
+
+
+def forests(
+    lab: Lab,
+    cases: Sequence[Case],
+    rates: Mapping[str, Mapping[float, float]],
+    *,
+    ends_s: float | None = None,
+    uses: Collection[str] = ("curve",),
+    **labels: Label,
+) -> list[Outcome]:
+    """Run HAAF with few trees, and with as many as the search takes.
+
+    Where the search takes few, and the rates are equal, that is one run.
+
+    Args:
+        lab: runs them.
+        cases: of the runs.
+        rates: by the name of the scheme, and by the Gini coefficient.
+        ends_s, uses, labels: see :func:`trial`.
+    """
+
+    def run(name: str, most: int | None, cases: Sequence[Case]) -> list[Outcome]:
+        return lab.measure(
+            [
+                trial(
+                    lab,
+                    haaf(most, workers=case.workers),
+                    case,
+                    rates[name][case.gini],
+                    ends_s=ends_s,
+                    uses=uses,
+                    **labels,
+                    scheme=name,
+                )
+                for case in cases
+            ]
+        )
+
+    found = run(ANY_TREES, None, cases)
+    same = [
+        (each.trees or 0) <= FEW and rates[FEW_TREES][case.gini] == rates[ANY_TREES][case.gini]
+        for case, each in zip(cases, found, strict=True)
+    ]
+    few = run(
+        FEW_TREES, FEW, [case for case, is_same in zip(cases, same, strict=True) if not is_same]
+    )
+    as_few = [
+        replace(each, labels={**each.labels, "scheme": FEW_TREES})
+        for each, is_same in zip(found, same, strict=True)
+        if is_same
+    ]
+    return [*found, *few, *as_few]
+
+
+def notes(lab: Lab, *others: str, learner: Learner = LENET) -> tuple[str, ...]:
+    """Return the notes for all rows of a figure."""
+    note = _NOTE.format(learner=learner, tries=len(learner.tries))
+    return (_QUICK_NOTE if lab.quick else note, *others)

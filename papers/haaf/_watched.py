@@ -31,8 +31,11 @@ def make(context: Context) -> Watched:
 
 
 def read(folder: Path, site: int, elements: int) -> tuple[Floats, Floats]:
-    """Return the losses and gradients that a site wrote, shape (n,) and (n, elements)."""
-    found = np.fromfile(folder / f"{site}", np.float32).reshape(-1, 1 + elements)
+    """Return the losses and gradients that a site wrote, shape (n,) and (n, elements).
+
+    They stay in the file, which must not be removed before they are used.
+    """
+    found = np.memmap(folder / f"{site}", np.float32, mode="r").reshape(-1, 1 + elements)
     return found[:, 0], found[:, 1:]
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
 from anabranch.merge import Fairness, Product, Staleness
-from anabranch.pace import Asp
-from anabranch.plan import EdaForest, ForestRoute
+from anabranch.plan import ForestRoute
 from anabranch_lab.run.control import first_plan
 from anabranch_lab.run.scenario import encode
 from anabranch_lab.run.scenario.tasks import Own
@@ -24,169 +22,226 @@ from papers._experiment import Experiment
 from papers._lab import Lab, Trial
 from papers._result import Result, Row
 from papers.haaf import _setting as setting
+from papers.haaf import _told as told
+from papers.haaf._setting import FEW, LENET, Case, Learner, haaf
 from papers.haaf._watched import read
+from papers.haaf.fig09 import CNN
 
 Floats = npt.NDArray[np.floating]
 
 _WATCHED = "papers.haaf._watched"
 _GINI = 0.3
-_TREES = 3
-_HORIZON_S = 60.0
-_PAPER = {
-    "fastest": "is near an optimum early (drawn only)",
-    "slowest": "keeps exploring, its loss stays higher (drawn only)",
+_PAPER = "higher in later stages (drawn only)"
+_APART = "the slow tree keeps exploring (drawn only)"
+_RATE = 0.1  # of both models
+_LEARNERS = {  # with how many seeds
+    "LeNet-5": (replace(LENET, batches=1500), 8),
+    "CNN-6": (replace(CNN, batches=700), 1),
 }
+_NOTE = (
+    f"Gini {_GINI:g}, the best forest of at most {FEW} trees that the paper's search finds, a "
+    f"learning rate of {_RATE:g}. The gradients are those that roots compute themselves; apart is "
+    "the root mean square distance of gradients from their mean, over the length of that mean. A "
+    "tree's update weighs by staleness and fairness, and not by data: the work is code of its own "
+    "here, which does not say how many samples it has. The components are those of all roots' "
+    "gradients together. CNN-6 has fewer batches and one seed, since a gradient of it takes 26 "
+    "times as long to compute as one of LeNet-5."
+)
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class Watch:
+    """A run whose roots' gradients are kept.
+
+    Args:
+        learner, seed: see :class:`papers.haaf._setting.Case`.
+        quick: see :func:`papers.haaf._setting.scenario`.
+    """
+
+    learner: Learner
+    seed: int
+    quick: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rooted:
     """The gradients of one tree's root.
 
     Args:
         period_s: of the tree.
-        places: in the plane of two components, shape (updates, 2).
-        moves: the root mean square distance of its gradients from their mean, over the length of
+        places: in the plane of two components, one (x, y) for each update.
+        apart: the root mean square distance of its gradients from their mean, over the length of
             that mean: in the first half of its updates, and in the second.
         losses: mean losses, in both halves.
     """
 
     period_s: float
-    places: Floats
-    moves: tuple[float, float]
+    places: list[tuple[float, float]]
+    apart: tuple[float, float]
     losses: tuple[float, float]
 
 
-def _make(lab: Lab) -> Result:
-    found: list[tuple[int, list[_Seen], float]] = []
-    for seed in setting.seeds(lab, 5):
-        with tempfile.TemporaryDirectory(prefix="anabranch-") as folder:
-            found.append((seed, *_run(lab, seed, Path(folder))))
-    rows = [
-        Row(
-            "share of the variance that two components have",
-            "",
-            setting.spread([100 * share for _, _, share in found], ".0f") + " %",
-        )
-    ]
-    for name, place in (("fastest", 0), ("slowest", -1)):
-        trees = [seen[place] for _, seen, _ in found]
-        rows += [
-            Row(
-                f"the {name} tree: period, updates",
-                "",
-                f"{setting.spread([tree.period_s for tree in trees], '.1f')} s, "
-                f"{setting.spread([len(tree.places) for tree in trees], '.0f')}",
-            ),
-            Row(
-                f"the {name} tree: how far gradients lie from their mean, over its length",
-                _PAPER[name],
-                _halves([tree.moves for tree in trees], ".1f"),
-            ),
-            Row(f"the {name} tree: loss", "", _halves([tree.losses for tree in trees], ".2f")),
-        ]
-    trajectories = [
-        {
-            "seed": seed,
-            "share_of_variance": round(share, 3),
-            "trees": [
-                {
-                    "period_s": round(tree.period_s, 3),
-                    "losses": tree.losses,
-                    "apart": tree.moves,
-                    "places": tree.places.round(4).tolist(),
-                }
-                for tree in seen
-            ],
-        }
-        for seed, seen, share in found
-    ]
-    what = (
-        f"Gini {_GINI:g}, the best forest of at most {_TREES} trees that the paper's search finds, "
-        f"{_HORIZON_S:g} s. The gradients are those that roots compute themselves. A tree's "
-        "update weighs by staleness and fairness, and not by data: the work is code of its own "
-        "here, which does not say how many samples it has. The components are those of all three "
-        "roots' gradients together, less their mean."
-    )
-    return Result(tuple(rows), setting.notes(lab, (), what), {"trajectories": trajectories})
-
-
-def _halves(figures: Sequence[tuple[float, float]], form: str) -> str:
-    first, second = (setting.spread(each, form) for each in zip(*figures, strict=True))
-    return f"{first} in the first half of its updates, {second} in the second"
-
-
-def _run(lab: Lab, seed: int, folder: Path) -> tuple[list[_Seen], float]:
-    """Return the gradients of a run's roots, fast trees first, and the components' share."""
-    merge = Product(of=(Fairness(q=1.0), Staleness(a=0.8)))
-    search = EdaForest(most_trees=_TREES)
-    route = ForestRoute(server=f"site{setting.WORKERS}", search=search)
-    trial = setting.trial(
-        lab, setting.Scheme(route, Asp(), merge), _GINI, seed, to_target=False, horizon_s=_HORIZON_S
-    )
-    names = tuple(site.name for site in trial.overlay.sites)
-    elements = buffer_elements(trial.scenario, names, lab.data_dir)
-    route = structs.replace(route, elements=elements)  # own code does not tell the scheduler
-    plan = first_plan(structs.replace(trial.scenario, route=route), trial.overlay)
-    server = plan.trees[0].root
-    roots = [each.plan.trees[0].up.index(server) for each in plan.groups]
-    task = trial.scenario.task
-    own = Own(
-        factory=f"{_WATCHED}:make",
-        options={"scenario": encode(trial.scenario), "sites": roots, "folder": str(folder)},
-        batch_size=task.batch_size,
-        evaluate_every=setting.MANY,
-    )
-    scenario = structs.replace(trial.scenario, route=route, task=own, sampling=Shuffled())
-    (outcome,) = lab.measure([Trial(trial.labels, scenario, trial.overlay)])
-    found = {root: read(folder, root, elements) for root in roots}
-    places, share = components({root: gradients for root, (_, gradients) in found.items()})
-    seen = [
-        _Seen(
-            outcome.workers[names[root]].iteration_s,
-            places[root],
-            in_halves(_apart, gradients),
-            in_halves(np.mean, losses),
-        )
-        for root, (losses, gradients) in found.items()
-    ]
-    return sorted(seen, key=lambda each: each.period_s), share
-
-
-def components(by_root: Mapping[int, Floats]) -> tuple[dict[int, Floats], float]:
-    """Return gradients in the plane of their two principal components.
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The gradients of a run's roots, and the components' share of all variance.
 
     Args:
-        by_root: of each root, shape (updates, elements).
+        trees: fast ones first.
+        share: of two components.
+    """
+
+    trees: list[Rooted]
+    share: float
+
+
+def watch(of: Watch, data_dir: Path | None) -> Seen:
+    """Return the gradients of the roots of a run's trees."""
+    case = Case(_GINI, of.seed, of.learner)
+    how = replace(haaf(FEW), merge=Product(of=(Fairness(q=1.0), Staleness(a=0.8))))
+    scenario = setting.scenario(how, case, _RATE, quick=of.quick)
+    overlay = setting.network(of.seed)
+    names = tuple(site.name for site in overlay.sites)
+    elements = buffer_elements(scenario, names, data_dir)
+    assert isinstance(how.route, ForestRoute)
+    route = structs.replace(how.route, elements=elements)  # own code does not tell the scheduler
+    plan = first_plan(structs.replace(scenario, route=route), overlay)
+    served = plan.trees[0].root
+    roots = [each.plan.trees[0].up.index(served) for each in plan.groups]
+    with tempfile.TemporaryDirectory(prefix="anabranch-") as folder:
+        own = Own(
+            factory=f"{_WATCHED}:make",
+            options={"scenario": encode(scenario), "sites": roots, "folder": folder},
+            batch_size=scenario.task.batch_size,
+            evaluate_every=setting.MANY,
+        )
+        run = structs.replace(
+            scenario,
+            route=route,
+            task=own,
+            sampling=Shuffled(),
+            stop=structs.replace(scenario.stop, at_target=False),
+        )
+        (outcome,) = Lab(None, data_dir=data_dir).measure([Trial({}, run, overlay)])
+        found = [read(Path(folder), root, elements) for root in roots]
+        products = gram([gradients for _, gradients in found])
+        losses_of = [np.array(losses) for losses, _ in found]
+    parts = np.cumsum([0, *map(len, losses_of)])
+    places, share = components(products)
+    trees = [
+        Rooted(
+            outcome.workers[names[root]].iteration_s,
+            places[begin:end].round(4).tolist(),
+            *_in_halves(products[begin:end, begin:end], losses),
+        )
+        for root, losses, begin, end in zip(roots, losses_of, parts, parts[1:], strict=False)
+    ]
+    return Seen(sorted(trees, key=lambda each: each.period_s), share)
+
+
+def gram(parts: Sequence[Floats], columns: int = 1 << 16) -> Floats:
+    """Return the inner products of all rows of several matrices, without a copy of them.
+
+    >>> gram([np.array([[1.0, 0.0]]), np.array([[1.0, 2.0]])]).tolist()
+    [[1.0, 1.0], [1.0, 5.0]]
+    """
+    rows, width = sum(map(len, parts)), parts[0].shape[1]
+    total = np.zeros((rows, rows))
+    for begin in range(0, width, columns):
+        some = np.concatenate([part[:, begin : begin + columns] for part in parts]).astype(float)
+        total += some @ some.T
+    return total
+
+
+def components(products: Floats) -> tuple[Floats, float]:
+    """Return where vectors lie in the plane of their two principal components.
+
+    Args:
+        products: the vectors' inner products, shape (n, n).
 
     Returns:
-        For each root, shape (updates, 2); and the two components' share of all variance.
+        Shape (n, 2), each component's largest value positive; and the two components' share of all
+        variance.
 
-    >>> line = {0: np.array([[0.0, 0.0], [3.0, 4.0]]), 1: np.array([[6.0, 8.0]])}
-    >>> places, share = components(line)
-    >>> np.abs(places[0][:, 0] - places[1][0, 0]).round(3).tolist(), round(share, 3)
-    ([10.0, 5.0], 1.0)
+    >>> line = np.array([[0.0, 0.0], [3.0, 4.0], [6.0, 8.0]])
+    >>> places, share = components(line @ line.T)
+    >>> np.abs(np.diff(places[:, 0])).round(3).tolist(), round(share, 3)
+    ([5.0, 5.0], 1.0)
     """
-    everything = np.concatenate([*by_root.values()])
-    everything = everything - everything.mean(axis=0)
-    # The thin SVD has as many components as gradients, which are fewer than their elements.
-    left, lengths, _ = np.linalg.svd(everything, full_matrices=False)
-    placed = left[:, :2] * lengths[:2]
-    ends = np.cumsum([len(each) for each in by_root.values()])[:-1]
-    parts = np.split(placed, ends)
-    share = float(np.sum(lengths[:2] ** 2) / np.sum(lengths**2))
-    return dict(zip(by_root, parts, strict=True)), share
+    centred = products - products.mean(axis=0) - products.mean(axis=1)[:, None] + products.mean()
+    values, vectors = np.linalg.eigh(centred)
+    values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
+    placed = vectors[:, :2] * np.sqrt(values[:2])
+    placed *= np.sign(placed[np.abs(placed).argmax(axis=0), range(placed.shape[1])])
+    return placed, float(values[:2].sum() / values.sum())
 
 
-def in_halves(figure: Callable[[Floats], Any], of: Floats) -> tuple[float, float]:
-    """Return a statistic of the first half of some rows, and of the second."""
-    half = len(of) // 2
-    return float(figure(of[:half])), float(figure(of[half:]))
+def _in_halves(products: Floats, losses: Floats) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return how far gradients are apart, and the mean losses, in both halves of the updates."""
+    half = len(losses) // 2
+    halves = (slice(None, half), slice(half, None))
+    first, second = (apart(products[each, each]) for each in halves)
+    early, late = (float(np.mean(losses[each])) for each in halves)
+    return (first, second), (early, late)
 
 
-def _apart(gradients: Floats) -> float:
-    mean = np.mean(gradients, axis=0)
-    off = np.mean(np.sum((gradients - mean) ** 2, axis=1))
-    return float(np.sqrt(off) / np.linalg.norm(mean))
+def apart(products: Floats) -> float:
+    """Return vectors' root mean square distance from their mean, over the length of that mean.
+
+    Args:
+        products: the vectors' inner products.
+
+    >>> across = np.array([[1.0, 1.0], [1.0, -1.0]])
+    >>> apart(across @ across.T)
+    1.0
+    """
+    mean = products.mean()
+    return float(np.sqrt((np.diag(products).mean() - mean) / mean))
+
+
+def _make(lab: Lab) -> Result:
+    jobs = {
+        name: [Watch(learner, seed, lab.quick) for seed in setting.seeds(lab, count)]
+        for name, (learner, count) in _LEARNERS.items()
+    }
+    seen = lab.map(watch, [each for of in jobs.values() for each in of], Seen)
+    rows = []
+    for name, of in jobs.items():
+        runs, seen = seen[: len(of)], seen[len(of) :]
+        rows += [replace(row, what=f"{row.what}: {name}") for row in _rows(runs)]
+    return Result(tuple(rows), setting.notes(lab, _NOTE))
+
+
+def _rows(runs: Sequence[Seen]) -> list[Row]:
+    """Return the rows of one model."""
+    fast, slow = ([run.trees[at] for run in runs] for at in (0, -1))
+    rows = [
+        Row("seeds", "", f"{len(runs)}"),
+        Row("trees", "3", told.spread([len(run.trees) for run in runs], ".3g")),
+        Row(
+            "share of variance of two components, %",
+            "",
+            told.spread([100 * run.share for run in runs], ".0f"),
+        ),
+    ]
+    for name, trees in (("fastest", fast), ("slowest", slow)):
+        rows += [
+            Row(f"{name} tree, period in s", "", told.spread([t.period_s for t in trees], ".2f")),
+            Row(f"{name} tree, updates", "", told.spread([len(t.places) for t in trees], ".3g")),
+        ]
+        for what, halves in (
+            ("loss", [t.losses for t in trees]),
+            ("apart", [t.apart for t in trees]),
+        ):
+            early, late = (told.spread(each, ".2f") for each in zip(*halves, strict=True))
+            rows.append(Row(f"{name} tree, {what} in both halves", "", f"{early}, {late}"))
+    pairs = [*zip(slow, fast, strict=True)]
+    for what, paper, gains in (
+        ("loss", _PAPER, [a.losses[1] - b.losses[1] for a, b in pairs]),
+        ("apart", _APART, [a.apart[1] - b.apart[1] for a, b in pairs]),
+    ):
+        said = told.more(gains, [0.0] * len(gains), form="+.2f")
+        rows.append(Row(f"slowest beside fastest tree, {what} in the second half", paper, said))
+    return rows
 
 
 EXPERIMENT = Experiment("haaf/fig08", "where gradients of trees' roots lie", _make)

@@ -14,57 +14,67 @@ from msgspec import structs
 
 from anabranch.merge import Mean
 from anabranch_lab.run.scenario import Simulation, Stop
-from anabranch_lab.run.scenario.tasks import Train
 from papers._experiment import Experiment
 from papers._lab import Lab, Outcome, Trial
 from papers._result import Result, Row
 from papers.haaf import _setting as setting
-from papers.haaf._setting import SCHEMES, Scheme
+from papers.haaf import _told as told
+from papers.haaf._setting import ANY_TREES, FEW, FEW_TREES, RATE, Case, Scheme, haaf
 
 _GINIS = (0.1, 0.3, 0.6)
-_HORIZON_S = 240.0  # ten rounds of the slowest synchronous scheme
-_PAPER = "a lower mean, a lower variance (drawn only)"
+_SEEDS = 20
+_HORIZON_S = 24.0  # ten rounds of the slowest synchronous scheme
+_PAPER = ("a lower mean (drawn only)", "a lower variance (drawn only)")
+_NOTE = (
+    "A worker's share is the time it computes over that from one permission to go on to the next, "
+    "in the later half of its iterations, in percent; mean and variance are over the workers. "
+    f"{_HORIZON_S:g} s, and nothing is trained: times do not depend on the numbers."
+)
 
 
 def _make(lab: Lab) -> Result:
+    schemes = {**setting.synchronous(), FEW_TREES: haaf(FEW), ANY_TREES: haaf()}
     outcomes = lab.measure(
         [
-            _trial(lab, scheme, gini, seed, name)
+            _trial(lab, how, Case(gini, seed), name)
             for gini in _GINIS
-            for name, scheme in SCHEMES.items()
-            for seed in setting.seeds(lab, 5)
+            for name, how in schemes.items()
+            for seed in setting.seeds(lab, _SEEDS)
         ]
     )
     rows = []
     for gini in _GINIS:
-        for name in SCHEMES:
-            shares = [shares_of(run) for run in setting.of(outcomes, scheme=name, gini=gini)]
-            rows.append(
-                Row(
-                    f"Gini {gini:g}: share of the time that workers compute, {name}",
-                    _PAPER if name == "HAAF" else "",
-                    f"mean {setting.spread([fmean(each) for each in shares], '.1f')} %, variance "
-                    f"{setting.spread([pvariance(each) for each in shares], '.0f')} points²",
-                )
-            )
-    what = (
-        "A worker's share is the time it computes over that from one permission to go on to the "
-        "next, in the later half of its iterations; mean and variance are over the workers, the "
-        f"variance in percentage points squared. {_HORIZON_S:g} s, and nothing is trained: times "
-        "do not depend on the numbers."
-    )
-    return Result(tuple(rows), setting.notes(lab, outcomes, what))
+        shares = {
+            name: [shares_of(run) for run in told.of(outcomes, scheme=name, gini=gini)]
+            for name in schemes
+        }
+        means = {name: [*map(fmean, each)] for name, each in shares.items()}
+        variances = {name: [*map(pvariance, each)] for name, each in shares.items()}
+        found = [Row("seeds", "", f"{len(means['PS'])}")]
+        for what, by_name, form, paper in (
+            ("mean share, %", means, ".1f", _PAPER[0]),
+            ("variance", variances, ".0f", _PAPER[1]),
+        ):
+            for name, values in by_name.items():
+                theirs = paper if name in (FEW_TREES, ANY_TREES) else ""
+                found.append(Row(f"{name}, {what}", theirs, told.spread(values, form)))
+        for name in (FEW_TREES, ANY_TREES):
+            found += [
+                Row(f"{name}, mean beside PS", "", told.more(means[name], means["PS"])),
+                Row(f"{name}, variance over PS", "", told.ratio(variances[name], variances["PS"])),
+            ]
+        rows += [replace(row, what=f"{row.what}: Gini {gini:g}") for row in found]
+    return Result(tuple(rows), setting.notes(lab, _NOTE))
 
 
-def _trial(lab: Lab, scheme: Scheme, gini: float, seed: int, name: str) -> Trial:
-    trial = setting.trial(lab, replace(scheme, merge=Mean()), gini, seed, scheme=name)
-    task = trial.scenario.task
-    assert isinstance(task, Train)
+def _trial(lab: Lab, how: Scheme, case: Case, name: str) -> Trial:
+    trained = replace(how, merge=Mean())
+    trial = setting.trial(lab, trained, case, RATE, uses=("workers",), scheme=name)
     scenario = structs.replace(
         trial.scenario,
-        task=structs.replace(task, target_accuracy=None),  # nothing is learnt
+        task=structs.replace(trial.scenario.task, target_accuracy=None),  # nothing is learnt
         simulation=Simulation(tensors="sizes"),
-        stop=Stop(rounds=setting.MANY, after_s=setting.QUICK_S if lab.quick else _HORIZON_S),
+        stop=Stop(rounds=setting.MANY, after_s=_HORIZON_S),
     )
     return replace(trial, scenario=scenario)
 

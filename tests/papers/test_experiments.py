@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -19,16 +18,16 @@ from anabranch.log.events import StepDone
 from anabranch.overlay import internet2_9
 from anabranch.pace import Bsp, R2sp, Ssp
 from anabranch.plan import Fapt, Packed, Star
-from anabranch_lab.run.scenario import Scenario, compute_model, load, loads
-from anabranch_lab.run.scenario.tasks import Exchange, Own, Train
-from anabranch_lab.run.work import buffer_elements
-from anabranch_lab.tasks.kinds import DataError, load_task
+from anabranch_lab.run.control import first_plan
+from anabranch_lab.run.scenario import compute_model, load, loads
+from anabranch_lab.run.scenario.tasks import Exchange, Train
+from anabranch_lab.tasks.kinds import load_task
 from anabranch_lab.tasks.models import build_model
 from anabranch_lab.tasks.profiles import ALEXNET
 from papers import EXPERIMENTS, Experiment, Lab, Outcome, Result, Trial, WorkerOutcome
 from papers._lab import fell_s, scenario_toml
 from papers.haaf import _setting as haaf
-from papers.haaf import fig13
+from papers.haaf import fig08, fig13, trees
 from papers.haaf.fig13 import off_diagonal
 from papers.intermittent._literal import Literal
 from papers.netstorm import _setting as setting
@@ -74,11 +73,10 @@ class ToldLab(Lab):
             workers = {name: WorkerOutcome(round_s, 0.1, 600.0, 0.8 * round_s) for name in names}
             served = (0.5, 0.1, 0.2 * round_s, 0.3 * round_s, workers)
             told.append(Outcome(trial.labels, "told.toml", 4, 4 * round_s, round_s, 0, *served))
-            if isinstance(task, Own):
-                write_down(task, tuple(site.name for site in trial.overlay.sites))
             if isinstance(task, Train):  # the larger the steps, the sooner, but not always
                 reached_s = None if task.learning_rate > 0.3 and trial.scenario.seed else round_s
                 seen = {"accuracy": 0.5, "accuracy_by_site": {"a": 0.4, "b": 0.6}}
+                seen["curve"] = ((0.5 * round_s, 0.7), (round_s, 0.8))
                 told[-1] = replace(told[-1], reached_s=reached_s, reached_updates=4.0, **seen)
         return told
 
@@ -94,19 +92,19 @@ def _made(how: Callable[..., Any], job: Any) -> Any:
         return Seen(10.0 / groups, 0.1, 2.0 / groups, 0.5, (1.0, 1.0), 3e6 / groups)
     if how is fig15.train:
         return Trained(((1.0, 0.5), (2.0, 0.7 + job[1] / 1000)), (3, 4), 1, (0.2, 0.8))
+    if how is fig08.watch:
+        fast = fig08.Rooted(1.0, [(0.0, 1.0)] * 4, (1.0, 1.0), (2.0, 1.0))
+        return fig08.Seen([fast, replace(fast, period_s=3.0, losses=(2.0, 1.5))], 0.4)
+    if how is fig13.similarity:
+        return fig13.Alike([[1.0, job.beta], [job.beta, 1.0]], [[1.0, 0.5], [0.5, 1.0]])
+    if how is trees.plan:
+        groups = [[("site0", "site1")], [("site0",), ("site1",)]]
+        told = [trees.Planned(tuple(each), 0.25) for each in groups]
+        return told * 6 if job.all_numbers else told[1:]
     if how is edges.train:
         return edges.Trained(((9.0, 0.7), (10.0 * job[0] + job[3], 0.8)))
     _, seed = job
     return Literal({"first": 10.0 + seed, "mean": 20.0, "all": None})
-
-
-def write_down(task: Own, names: tuple[str, ...]) -> None:
-    """Leave what watched sites would: three losses, and gradients on a line."""
-    watched = msgspec.json.decode(task.options["scenario"], type=Scenario)
-    elements = buffer_elements(watched, names, None)
-    for site in task.options["sites"]:
-        found = np.outer([1.0, 2.0, 6.0], np.ones(1 + elements)).astype(np.float32)
-        found.tofile(Path(task.options["folder"], f"{site}"))
 
 
 def lab(tmp_path: Path, quick: bool = True, emulate: bool = False) -> ToldLab:
@@ -185,30 +183,44 @@ def ours(name: str, what: str, tmp_path: Path) -> str:
             "softmax, ASP: seconds to 95% of that accuracy",
             "reached in 1 of 1: 2.0 (2.0 to 2.0) s, 1.00 (1.00 to 1.00) of BSP's with the filter",
         ),
+        ("haaf/fig08", "slowest tree, loss in both halves: LeNet-5", "2.00, 1.50"),
         (
             "haaf/fig08",
-            "the fastest tree: loss",
-            "1.00 in the first half of its updates, 4.00 in the second",
+            "slowest beside fastest tree, loss in the second half: CNN-6",
+            "+0.50",
         ),
         (
             "r2sp/edges-128",
             "16 uneven clients, edges, in turns",
             "165 (165 to 165) s; 1.00 (1.00 to 1.00) of FL-R²SP's",
         ),
-        ("haaf/fig08", "share of the variance that two components have", "100 %"),
-        ("haaf/fig09", "Gini 0.6: HAAF's time over FAT's, seed by seed", "0.60"),
-        ("haaf/fig10", "Gini 0.3: accuracy, HAAF, a = 0.8", "50.0 %"),
         (
-            "haaf/fig11",
-            "Gini 0.6, q = 5: variance over sites",
-            "100.0; 1.00 of that of q = 0; worst site 40.0 %",
+            "haaf/fig09",
+            "HAAF, at most 3 trees, to 70%, over PS: Gini 0.6",
+            "0.150; sooner in 1 of 1",
         ),
         (
-            "haaf/fig14",
-            "Gini 0.6: share of the time that workers compute, HAAF",
-            "mean 80.0 %, variance 0 points²",
+            "haaf/fig09-cnn6",
+            "HAAF, trees as searched, final accuracy beside PS: Gini 0.1",
+            "+0.0 points",
         ),
-        ("haaf/fig15", "24 workers: HAAF's time over PS's, seed by seed", "0.15"),
+        ("haaf/fig10", "HAAF, a = 0.8, final accuracy: Gini 0.3", "50.0 %"),
+        ("haaf/fig11", "q = 0, variance over workers: Gini 0.6", "100.0"),
+        ("haaf/fig11", "q = 5, variance over workers beside q = 0: Gini 0.6", "1.00"),
+        ("haaf/fig12", "beta 0.999, beside beta 0: alpha 0.1", "+0.0 points"),
+        ("haaf/fig13", "first batch, gain: alpha 1", "+1.00"),
+        ("haaf/fig14", "HAAF, trees as searched, mean share, %: Gini 0.6", "80.0"),
+        (
+            "haaf/fig15",
+            "FAT, to 80%, over PS: 24 workers",
+            "0.250; sooner in 1 of 1",
+        ),
+        (
+            "haaf/trees",
+            "K = 1, to 75%, over PS: Gini 0.3",
+            "eq. 14: 0.25 s; the best rate, 0.4: sooner in 0 of 1; in 0 do both reach it; "
+            "PS's rate, 0.2: 0.150; sooner in 1 of 1",
+        ),
         ("intermittent/table1", "all-reduce-4, as the paper has it", "16 (15 to 16)"),
         ("intermittent/table2", "ours: every-8", "100 (100 to 100)"),
         ("netstorm/fig13", "static: NetStorm pro", "4.0x (25.0 s)"),
@@ -268,55 +280,100 @@ def test_a_paper_names_all_its_figures_and_a_figure_itself():
 @pytest.mark.slow
 def test_a_forest_is_looked_at_about_as_often_as_asked_and_counts_its_trees(tmp_path: Path):
     quick = Lab(tmp_path, quick=True)
-    run = haaf.trial(quick, haaf.SCHEMES["HAAF"], 0.6, seed=1, to_target=False)
-    (done,) = quick.measure([run])
+    case = haaf.Case(0.6, seed=1)
+    trial = haaf.trial(quick, haaf.haaf(), case, 0.2, uses=("curve", "workers"))
+    (done,) = quick.measure([trial])
     assert done.trees is not None
-    assert 1 < done.trees <= haaf.WORKERS
-    assert done.look_s is not None
-    assert done.look_s == pytest.approx(haaf.LOOK_S, rel=0.5)
+    assert haaf.FEW < done.trees <= haaf.WORKERS
+    assert done.look_s == pytest.approx(6 * case.batch_s, rel=0.5)
+    assert done.curve[-1][1] == pytest.approx(done.accuracy, abs=1e-5)
     # Alone in its tree, or with others as fast, the slowest worker computes nearly all the time.
     slowest = max(done.workers.values(), key=lambda each: each.iteration_s)
     assert 0.9 < slowest.compute_s / slowest.iteration_s <= 1
 
 
-def test_workers_alone_are_as_uneven_as_asked_if_the_server_has_no_speed(tmp_path: Path):
-    run = haaf.trial(
-        *(lab(tmp_path), haaf.schemes(6)["PS"], 0.6, 3), workers=6, server_has_speed=False
-    )
-    speeds = compute_model(run.scenario, run.overlay)
+def test_workers_are_as_uneven_as_asked_and_the_server_computes_nothing() -> None:
+    case = haaf.Case(0.6, seed=3, workers=6)
+    scenario, overlay = haaf.scenario(haaf.ps(6), case, 0.1), haaf.network(3, 6)
+    speeds = compute_model(scenario, overlay)
     assert speeds is not None
-    taken = sorted(1 / speeds.mean_s(site, 16) for site in range(6))
-    assert taken == pytest.approx(sorted(uneven_samples_per_s(6, 1.0, 0.6, seed=3)))
+    taken = sorted(1 / speeds.mean_s(site, haaf.BATCH) for site in range(6))
+    assert taken == pytest.approx(sorted(uneven_samples_per_s(6, 10.0, 0.6, seed=3)))
+    assert scenario.workers(overlay) == [*range(6)]
 
 
-def test_first_gradients_are_more_alike_where_labels_are_resampled(tmp_path: Path):
-    result = EXPERIMENTS["haaf/fig13"].make(lab(tmp_path))
-    [plain, resampled] = [
-        np.array(each["similarity"])
-        for each in result.data["matrices"]
-        if (each["alpha"], each["batches"]) == (1.0, 16)
-    ]
-    for alike in (plain, resampled):
-        assert alike.shape == (haaf.WORKERS, haaf.WORKERS)
+@pytest.mark.parametrize("most", [1, 3, None])
+def test_haaf_has_at_most_as_many_trees_as_its_scenario_says(most: int | None) -> None:
+    case = haaf.Case(0.6, seed=2)
+    scenario = loads(scenario_toml(haaf.scenario(haaf.haaf(most), case, 0.1)))
+    trees = len(first_plan(scenario, haaf.network(2)).groups)
+    assert trees == most if most else trees > haaf.FEW
+
+
+def test_a_run_to_the_end_has_as_many_batches_at_any_scheme() -> None:
+    waits = haaf.scenario(haaf.ps(), haaf.Case(0.3, seed=0), 0.1).stop
+    hurries = haaf.scenario(haaf.haaf(), haaf.Case(0.3, seed=0), 0.1).stop
+    assert (waits.rounds * haaf.WORKERS, waits.after_s) == (haaf.LENET.batches, None)
+    assert hurries.after_s == haaf.LENET.batches / 48
+    to_target = haaf.scenario(haaf.ps(), haaf.Case(0.3, seed=0), 0.1, ends_s=9.0).stop
+    assert (to_target.after_s, to_target.at_target) == (9.0, True)
+
+
+@pytest.mark.parametrize(("searched", "rate", "runs"), [(3, 0.2, 1), (3, 0.4, 2), (4, 0.2, 2)])
+def test_few_trees_are_run_again_only_where_the_search_takes_more_or_another_rate_is_best(
+    searched: int, rate: float, runs: int, tmp_path: Path
+):
+    asked: list[Trial] = []
+
+    class Searching(ToldLab):
+        def measure(self, trials: Sequence[Trial], simulated: bool = False) -> list[Outcome]:
+            asked.extend(trials)
+            return [replace(each, trees=searched) for each in super().measure(trials)]
+
+    told = Searching(tmp_path, quick=True)
+    rates = {haaf.FEW_TREES: {0.3: rate}, haaf.ANY_TREES: {0.3: 0.2}}
+    found = haaf.forests(told, [haaf.Case(0.3, seed=0)], rates)
+    assert len(asked) == runs
+    assert [each.labels["scheme"] for each in found] == [haaf.ANY_TREES, haaf.FEW_TREES]
+
+
+def test_each_number_of_trees_has_a_forest_of_all_workers() -> None:
+    planned = trees.plan(trees.Plan(0.3, 0.1, 6, 0, all_numbers=True), None)
+    (searched,) = trees.plan(trees.Plan(0.3, 0.1, 6, 0), None)
+    assert [len(each.groups) for each in planned] == [*range(1, 7)]
+    everyone = [f"site{k}" for k in range(6)]
+    assert every(sorted(sum(each.groups, ())) == everyone for each in planned)
+    assert min(each.objective_s for each in planned) <= searched.objective_s
+    # Without a tree of several, nobody waits: a tree's latency is its way to the server.
+    assert planned[-1].objective_s < 0.5 * 6 * 0.06 + 0.1
+
+
+def test_the_gradients_of_roots_are_kept_for_each_of_their_updates() -> None:
+    seen = fig08.watch(fig08.Watch(haaf.LENET, 0, quick=True), None)
+    assert 1 < len(seen.trees) <= haaf.FEW
+    periods = [each.period_s for each in seen.trees]
+    assert periods == sorted(periods)
+    for tree in seen.trees:
+        assert len(tree.places) == pytest.approx(3.0 / tree.period_s, abs=2)
+        assert tree.losses[1] < tree.losses[0]
+    assert 0.1 < seen.share < 1.0
+
+
+def test_first_gradients_are_more_alike_where_labels_are_resampled() -> None:
+    plain, resampled = (
+        fig13.similarity(fig13.First(1.0, beta, 5, quick=True), None) for beta in (0.0, 0.999)
+    )
+    for alike in (plain.several, resampled.several):
+        assert np.shape(alike) == (haaf.WORKERS, haaf.WORKERS)
         assert np.allclose(np.diag(alike), 1.0)
-    assert off_diagonal(resampled) > off_diagonal(plain) + 0.1
+    assert off_diagonal(resampled.several) > off_diagonal(plain.several) + 0.1
 
 
-def test_without_data_a_figure_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def nothing(*_: object, **__: object) -> None:
-        raise DataError("fashion-mnist is nowhere")
-
-    monkeypatch.setattr(fig13, "make_work", nothing)
-    rows = EXPERIMENTS["haaf/fig13"].make(lab(tmp_path)).rows
-    assert {(row.ours, row.why) for row in rows} == {
-        ("not made: no data", "fashion-mnist is nowhere")
-    }
-
-
-def test_where_workers_wait_for_each_other_each_round_is_looked_at(tmp_path: Path):
+def test_where_workers_wait_for_each_other_each_third_round_is_looked_at(tmp_path: Path):
     quick = Lab(tmp_path, quick=True, seed=5)
-    (done,) = quick.measure([haaf.trial(quick, haaf.SCHEMES["FAT"], 0.3, seed=5)])
-    assert done.look_s == pytest.approx(done.round_s, rel=0.1)
+    how = haaf.synchronous()["FAT"]
+    (done,) = quick.measure([haaf.trial(quick, how, haaf.Case(0.3, seed=5), 0.2)])
+    assert done.look_s == pytest.approx(3 * done.round_s, rel=0.3)
     assert done.trees is None
 
 

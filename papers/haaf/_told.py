@@ -1,0 +1,108 @@
+"""What runs of HAAF's figures came to, as the text of rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, median
+from typing import Any
+
+from papers._compare import compared, interval
+from papers._lab import Label, Outcome
+
+
+def of(outcomes: Iterable[Outcome], **labels: Label) -> list[Outcome]:
+    """Return the runs with these labels, in order of their seeds."""
+    found = [each for each in outcomes if labels.items() <= each.labels.items()]
+    return sorted(found, key=lambda each: each.labels["seed"])
+
+
+def spread(numbers: Sequence[float], form: str) -> str:
+    """Return the median of numbers, and the least to the most in parentheses.
+
+    >>> spread([3.0, 1.0, 2.0], ".1f")
+    '2.0 (1.0 to 3.0)'
+    """
+    middle, low, high = (format(each, form) for each in (median(numbers), *_ends(numbers)))
+    return middle if len(numbers) == 1 else f"{middle} ({low} to {high})"
+
+
+def _ends(numbers: Sequence[float]) -> tuple[float, float]:
+    return min(numbers), max(numbers)
+
+
+def reached_s(run: Outcome, accuracy: float | None = None) -> float:
+    """Return when a run first had its target, or another accuracy; infinite if never."""
+    if accuracy is None:
+        return math.inf if run.reached_s is None else run.reached_s
+    return next((at_s for at_s, seen in run.curve if seen >= accuracy), math.inf)
+
+
+def times(runs: Sequence[Outcome], accuracy: float | None = None) -> str:
+    """Return how long runs took to their target or another accuracy."""
+    found = [reached_s(each, accuracy) for each in runs]
+    if all(map(math.isfinite, found)):
+        return f"{spread(found, '.3g')} s"
+    return f"{sum(map(math.isfinite, found))} of {len(found)} reach it"
+
+
+def over(ours: Sequence[Outcome], theirs: Sequence[Outcome], accuracy: float | None = None) -> str:
+    """Return the times of runs to an accuracy over those of others, seed by seed."""
+    first, second = ([reached_s(run, accuracy) for run in runs] for runs in (ours, theirs))
+    return compared(first, second)
+
+
+def final(runs: Sequence[Outcome]) -> str:
+    """Return the accuracies of runs' final models."""
+    return f"{spread(finals(runs), '.1f')} %"
+
+
+def gain(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> str:
+    """Return by how much more final models of runs have right than those of others."""
+    return f"{more(finals(ours), finals(theirs))} points"
+
+
+def finals(runs: Sequence[Outcome]) -> list[float]:
+    """Return the accuracies of runs' final models, percent."""
+    return [100 * (run.accuracy or 0.0) for run in runs]
+
+
+def more(ours: Sequence[float], theirs: Sequence[float], form: str = "+.1f") -> str:
+    """Return how much more values are than others, seed by seed: the mean, with a 95 % interval.
+
+    >>> more([82.0, 83.0, 84.0], [81.0, 81.0, 81.0])
+    '+2.0 (-0.5 to +4.5)'
+    """
+    gains = [a - b for a, b in zip(ours, theirs, strict=True)]
+    told = format(fmean(gains), form)
+    if len(gains) < 2:
+        return told
+    low, high = interval(gains)
+    return f"{told} ({low:{form}} to {high:{form}})"
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    """Return values over others, seed by seed: the geometric mean, with a 95 % interval.
+
+    >>> ratio([2.0, 2.0, 4.0], [1.0, 1.0, 1.0])
+    '2.52 (0.93 to 6.81)'
+    """
+    pairs = [*zip(ours, theirs, strict=True)]
+    logs = [math.log(a / b) for a, b in pairs if a > 0 and b > 0]
+    if len(logs) < len(pairs):
+        return f"{len(pairs) - len(logs)} of {len(pairs)} are 0"
+    told = f"{math.exp(fmean(logs)):.2f}"
+    if len(logs) < 2:
+        return told
+    low, high = interval(logs)
+    return f"{told} ({math.exp(low):.2f} to {math.exp(high):.2f})"
+
+
+def trees(runs: Sequence[Outcome]) -> str:
+    """Return how many trees the forests of runs have."""
+    return spread([each.trees or 0 for each in runs], ".3g")
+
+
+def rates(found: Mapping[Any, float]) -> str:
+    """Return learning rates, in order."""
+    return ", ".join(f"{rate:g}" for rate in found.values())
