@@ -21,6 +21,7 @@ from anabranch_lab.cli.runs import DataOption, EmulateOption, new_folder
 from papers import _check
 from papers._check import RESULTS
 from papers._kept import Outcomes
+from papers._lines import dumps
 
 
 class _ReproduceByDefault(TyperGroup):
@@ -121,6 +122,10 @@ def check(
     again: Annotated[
         bool, typer.Option("--again/--not-again", help="Make each one's smallest run again.")
     ] = True,
+    write: Annotated[
+        bool,
+        typer.Option("--write", help="Write what scripts say otherwise now of the recorded runs."),
+    ] = False,
     data_dir: DataOption = None,
 ) -> None:
     """Compare each result with what its script says now, and make its smallest run again."""
@@ -130,11 +135,14 @@ def check(
         raise typer.BadParameter(str(error)) from None
     failed = 0
     for path, document in chosen:
+        said = "its script says the same"
         try:
             wrong = list(_check.differences(document))
+            if wrong and write:
+                path.write_text(dumps(_check.said_anew(document)) + "\n", encoding="utf-8")
+                said, wrong = f"written anew, since {wrong[0]}", []
         except papers.NotRecorded as error:
             wrong = [f"its settings have changed: {error}"]
-        said = "its script says the same"
         if again and not wrong:
             done = _check.again(document, data_dir)
             if done is not None:

@@ -12,9 +12,16 @@ from typing import Any
 import papers
 from papers._lab import Lab
 from papers._record import Ran, Record, plain
-from papers._result import Result
+from papers._result import Result, said
 
 RESULTS = Path(__file__).parent.parent / "docs" / "reproductions" / "results"
+
+
+OF_THE_RUNS = (
+    *("experiment", "title", "seed", "quick", "world", "commit", "versions"),
+    *("language", "runs"),
+)
+"""Keys of a result's JSON that only new runs change."""
 
 
 class Missing(Exception):
@@ -61,15 +68,29 @@ def differences(document: Mapping[str, Any]) -> Iterator[str]:
     Raises:
         NotRecorded: see :func:`replayed`.
     """
-    result = replayed(document)
-    rows = [plain(row) for row in result.rows]
-    for ours, theirs in zip(rows, document["rows"], strict=False):
+    now = json.loads(json.dumps(said(replayed(document))))
+    was = {name: of for name, of in document.items() if name not in OF_THE_RUNS}
+    for ours, theirs in zip(now["rows"], was["rows"], strict=False):
         if ours != theirs:
             yield f"a row is {ours} now, and was {theirs}"
-    if len(rows) != len(document["rows"]):
-        yield f"there are {len(rows)} rows now, and there were {len(document['rows'])}"
-    if list(result.notes) != document["notes"]:
-        yield f"the notes are {list(result.notes)} now, and were {document['notes']}"
+    if len(now["rows"]) != len(was["rows"]):
+        yield f"there are {len(now['rows'])} rows now, and there were {len(was['rows'])}"
+    if now["notes"] != was["notes"]:
+        yield f"the notes are {now['notes']} now, and were {was['notes']}"
+    for name in sorted(now.keys() | was.keys() - {"rows", "notes"}):
+        if name not in ("rows", "notes") and now.get(name) != was.get(name):
+            yield f"{name} differs"
+
+
+def said_anew(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a result's JSON with what today's script says of its runs.
+
+    Raises:
+        NotRecorded: see :func:`replayed`.
+    """
+    about = {name: document[name] for name in OF_THE_RUNS if name not in ("language", "runs")}
+    runs = {name: document[name] for name in ("language", "runs")}
+    return {**about, **said(replayed(document)), **runs}
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,11 +91,9 @@ def write_result(
     written = folder / f"{stem}.json"
     document = {
         **about,
-        "notes": result.notes,
-        "rows": [plain(row) for row in result.rows],
+        **said(result),
         "language": sorted(lab.record.language),
         "runs": list(lab.record.runs.values()),
-        **result.data,
     }
     as_json = dumps(document) + "\n"
     written.write_text(as_json, encoding="utf-8")
@@ -107,6 +105,12 @@ def write_result(
     text = folder / f"{stem}.md"
     text.write_text(page(json.loads(as_json)), encoding="utf-8")
     return written, table, text
+
+
+def said(result: Result) -> dict[str, Any]:
+    """Return what a script says of its runs, as the JSON has it."""
+    rows = [plain(row) for row in result.rows]
+    return {"notes": list(result.notes), "rows": rows, **plain(result.data)}
 
 
 def page(document: Mapping[str, Any]) -> str:

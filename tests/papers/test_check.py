@@ -129,8 +129,15 @@ def test_the_command_says_what_differs(
     code, said = check("--results", str(tmp_path), "--not-again")
     assert code == 1
     assert "'ours': '40 turns, 25'" in said
+    code, said = check("--results", str(tmp_path), "--not-again", "--write")
+    assert code == 0
+    assert "toy-fig1.json: written anew, since a row is" in said
+    anew = json.loads((tmp_path / "toy-fig1.json").read_text())
+    assert anew["rows"][0]["ours"] == "40 turns, 25"
+    assert {**document, "rows": None} == {**anew, "rows": None}
+    assert check("--results", str(tmp_path), "--not-again")[0] == 0
     now(monkeypatch, rounds=3)
-    code, said = check("toy", "--results", str(tmp_path))
+    code, said = check("toy", "--results", str(tmp_path), "--write")
     assert code == 1
     assert "toy-fig1.json: its settings have changed" in said
     code, said = check("toy/fig2", "--results", str(tmp_path))
