@@ -32,6 +32,7 @@ EACH: list[Pace] = [
         for fraction, lag in ((0.5, 1), (0.3, 5), (1.0, 0))
     ),
     Safa(fraction=0.8, lag_tolerance=2, deadline_s=2.0),
+    Safa(late_after="never"),
     *(R2sp(relaxation=relaxation) for relaxation in (0.8, 0.0, 1.0)),
     FlR2sp(groups=3),
     FlR2sp(groups=8, fraction=0.5, relaxation=0.5, collects="turn"),
@@ -40,9 +41,11 @@ EACH: list[Pace] = [
     FlR2sp(groups=2, give_up_after=1),
     FlR2sp(groups=3, grouping="load", regroup_every=1, order="ready", relaxation=0.5),
     FlR2sp(groups=4, order="ready", give_up_after=1),
+    FlR2sp(groups=3, late_after="never"),
     FedAvg(),
     FedAvg(fraction=0.5, give_up_after=1),
     FedAvg(sample=0.5, fraction=0.75),
+    FedAvg(fraction=0.75, late_after="never"),
     FedBuff(size=3),
     FedBuff(size=1, share=0.6),
 ]

@@ -62,6 +62,17 @@ def test_without_giving_up_a_round_ends_with_what_it_has() -> None:
     assert story.went[0][-1] > 90.0
 
 
+def test_literally_a_round_waits_for_its_fraction_and_for_no_lost_client() -> None:
+    def takes(worker: int, k: int) -> float:
+        return NEVER if worker == 2 and k == 3 else 1.0
+
+    story = live(FedAvg(late_after="never"), takes, all_at_once(3), leaves=[(50.0, 2)])
+    moments = [at_s for at_s, step in story.steps if step.apply]
+    assert moments[1:4] == [2.0, 50.0, 51.0]
+    bounded = live(FedAvg(late_after="never", deadline_s=20.0), takes, all_at_once(3))
+    assert [at_s for at_s, step in bounded.steps if step.apply][1:3] == [2.0, 22.0]
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_no_update_has_missed_any(seed: int) -> None:
     workers, takes = heavy_tailed(seed)

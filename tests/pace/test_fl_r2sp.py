@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -73,6 +74,66 @@ def test_a_group_that_has_not_enough_is_waited_for_as_long_as_three_rounds_and_t
     alone = [(at_s, step) for at_s, step in story.steps if step.apply and len(step.apply) == 1]
     assert alone[0][0] == pytest.approx(4.0 + 3.0)
     assert story.went[0][-1] > 90.0  # and so on
+
+
+@pytest.mark.parametrize("order", ["fixed", "ready"])
+def test_literally_all_groups_wait_for_one_that_has_not_its_fraction(order: str) -> None:
+    """Algorithm 2, lines 4 and 5."""
+
+    def takes(worker: int, k: int) -> float:
+        return 50.0 if worker == 0 and k == 5 else 1.0
+
+    pace = FlR2sp(groups=2, fraction=1.0, order=order, late_after="never")  # type: ignore[arg-type]
+    story = live(pace, takes, all_at_once(4))
+    with_0 = [at_s for at_s, step in story.steps if 0 in {worker for worker, _ in step.apply}]
+    late = next(after for before, after in pairwise(with_0) if after - before > 10.0)
+    assert {len(step.apply) for _, step in story.steps if step.apply} == {2}  # always both
+    between = [at_s for at_s, step in story.steps if late - 45.0 < at_s < late and step.apply]
+    assert bool(between) == (order == "ready")
+
+
+def test_a_deadline_ends_a_round_that_is_never_late() -> None:
+    def takes(worker: int, k: int) -> float:
+        return NEVER if worker == 2 and k == 5 else 1.0
+
+    pace = FlR2sp(groups=1, fraction=0.9, relaxation=0.0, late_after="never", deadline_s=20.0)
+    story = live(pace, takes, all_at_once(3), until_s=50.0)
+    few = [at_s for at_s, step in story.steps if step.apply and len(step.apply) == 2]
+    assert few == [4.0 + 20.0, 4.0 + 40.0]
+
+
+@pytest.mark.parametrize(("late_after", "steps"), [(3.0, [1, 2, 3]), ("never", [1, 11])])
+def test_literally_stragglers_are_waited_for_where_the_others_are_too_few(
+    late_after: float | Literal["never"], steps: list[int]
+) -> None:
+    def takes(worker: int, k: int) -> float:
+        return 10.0 if worker > 1 and k == 1 else 1.0
+
+    pace = FlR2sp(groups=1, fraction=0.5, relaxation=0.0, late_after=late_after)
+    story = live(pace, takes, all_at_once(4), leaves=[(1.5, 1)])
+    assert [at_s for at_s, step in story.steps if step.apply][: len(steps)] == steps
+
+
+def test_a_lost_client_is_not_waited_for_even_where_groups_are_never_late() -> None:
+    def takes(worker: int, k: int) -> float:
+        return NEVER if worker == 2 and k == 5 else 1.0
+
+    pace = FlR2sp(groups=1, fraction=0.9, relaxation=0.0, late_after="never")
+    story = live(pace, takes, all_at_once(3), leaves=[(40.0, 2)])
+    moments = [at_s for at_s, step in story.steps if step.apply]
+    assert moments[3:6] == [4.0, 40.0, 41.0]
+    assert moments[-1] == 100.0
+
+
+@pytest.mark.parametrize("late_after", [2.0, 5.0])
+def test_a_group_is_late_after_as_many_usual_rounds_as_are_asked_for(late_after: float) -> None:
+    def takes(worker: int, k: int) -> float:
+        return NEVER if worker and k == 5 else 1.0
+
+    pace = FlR2sp(groups=1, fraction=0.9, late_after=late_after)
+    story = live(pace, takes, all_at_once(3), until_s=30.0)
+    alone = [at_s for at_s, step in story.steps if len(step.apply) == 1]
+    assert alone[0] == pytest.approx(4.0 + late_after)
 
 
 def test_groups_of_one_take_turns_as_workers_do_under_r2sp() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from anabranch.pace import Rule, Safa, Step
@@ -28,6 +30,20 @@ def test_a_round_ends_with_the_first_enough_and_the_next_prefers_the_others() ->
     # What was undrafted comes with the next round's step.
     assert rule.push(0, 5.0) == ()
     assert rule.push(1, 5.1) == (Step(((0, 2), (1, 2), (0, 3), (1, 3)), (0, 1)),)
+
+
+@pytest.mark.parametrize(
+    ("late_after", "deadline_s", "due_s"),
+    [(3.0, None, 2.0 + 6.0), ("never", None, float("inf")), ("never", 30.0, 2.0 + 30.0)],
+)
+def test_a_round_with_too_few_is_late_when_it_is_asked_to_be(
+    late_after: float | Literal["never"], deadline_s: float | None, due_s: float
+) -> None:
+    rule = begun(Safa(fraction=0.5, late_after=late_after, deadline_s=deadline_s), 4)
+    rule.push(0, 1.0)
+    rule.push(1, 2.0)  # rounds take 2 s
+    assert rule.push(2, 3.0) == ()
+    assert rule.due_s == due_s
 
 
 def test_a_round_does_not_wait_for_ever_for_those_whose_turn_it_is() -> None:

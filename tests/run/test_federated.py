@@ -229,6 +229,7 @@ PACES = [
     '{kind = "safa", fraction = 0.5, lag_tolerance = 1}',
     '{kind = "r2sp"}',
 ]
+LITERALLY = '{kind = "fl-r2sp", groups = 2, late_after = "never"}'
 MERGES = [
     'merge = {kind = "outlier-filter", beta = 0.6, patience = 1, ends_after = 3, most = 0.5}',
     'merge = {kind = "product", of = [{kind = "data-size"}, {kind = "outlier-filter"}, '
@@ -303,7 +304,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("pace", PACES[:4])
+@pytest.mark.parametrize("pace", [*PACES[:4], LITERALLY])
 def test_what_befalls_one_client_does_not_stop_the_others(
     pace: str, fault: str, tmp_path: Path
 ) -> None:

@@ -281,7 +281,7 @@ class FlR2sp(Paced):
 
     Args:
         groups, fraction, relaxation, smoothing, grouping, regroup_every, order, collects,
-            deadline_s: see :class:`anabranch.pace.FlR2sp`.
+            deadline_s, late_after: see :class:`anabranch.pace.FlR2sp`.
         beta, patience, ends_after, most: of the outlier filter, see
             :class:`anabranch.merge.OutlierFilter`; a ``beta`` of None disables it.
         mixes: ``models`` as the paper's Algorithm 2 does, or ``updates``.
@@ -305,6 +305,7 @@ class FlR2sp(Paced):
         order: Literal["fixed", "ready"] = "fixed",
         collects: Literal["fraction", "turn"] = "fraction",
         deadline_s: float | None = None,
+        late_after: float | Literal["never"] = 3.0,
         mixes: Literal["models", "updates"] = "models",
         steps_a_round: int | None = None,
         **more: Any,
@@ -319,6 +320,7 @@ class FlR2sp(Paced):
             order=order,
             collects=collects,
             deadline_s=deadline_s,
+            late_after=late_after,
         )
         merge: AnyMerge = Mean()
         if beta is not None:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from anabranch.pace._pace import NEVER_S, Update
 from anabranch.pace._usual import Average
 
-# A round with too few updates, as workers hang, ends after this many times a round's usual time.
-_DEADLINE = 3.0
+LateAfter = Annotated[float, Meta(ge=1, le=1e6)] | Literal["never"]
+"""After how many times its usual time a round with too few updates ends with those it has."""
+LATE_AFTER = 3.0
+# Rounds that take this many times their usual time after waits in vain have become slower.
+_SLOWER = 3.0
 _MOST_DOUBLINGS = 30  # of that time
 _FEW = 0.5  # the part of the wanted updates below which a round ended too early
 _NOT_KNOWN = Average(1.0)
@@ -22,10 +28,10 @@ class Collected:
     Args:
         fraction: of the round's workers; that many updates end it.
         smoothing: weight of the latest round's time in the moving average.
-        deadline_s: the longest a round lasts, seconds; None for no such bound. Once a usual time is
-            known, a round lasts at most three times that (ten times, where only the first is
-            known). That bound doubles after each round that ended with less than half of the
-            updates it needs.
+        deadline_s: the longest a round lasts, seconds; None for no such bound.
+        late_after: once a usual time is known, a round lasts at most this many times that (at least
+            ten times, where only the first is known). That bound doubles after each round that
+            ended with less than half of the updates it needs. ``never``: it has no such bound.
 
     Attributes:
         began_s: when the round began.
@@ -34,8 +40,15 @@ class Collected:
         usual: how long a round usually takes until enough updates have come.
     """
 
-    def __init__(self, fraction: float, smoothing: float, deadline_s: float | None = None) -> None:
-        self._deadline_s = deadline_s
+    def __init__(
+        self,
+        fraction: float,
+        smoothing: float,
+        deadline_s: float | None = None,
+        late_after: float | Literal["never"] = LATE_AFTER,
+    ) -> None:
+        self._longest_s = NEVER_S if deadline_s is None else deadline_s
+        self._late_after = late_after
         self._in_vain = 0  # waits in a row that were too short
         self._wanted = 0
         self._fraction = fraction
@@ -99,9 +112,8 @@ class Collected:
             otherwise: the usual time of such rounds, where this one's is unknown.
         """
         usual = self.usual if self.usual.usual_s else otherwise
-        longest_s = NEVER_S if self._deadline_s is None else self._deadline_s
-        late_s = usual.late_after_s(_DEADLINE) * 2.0 ** min(self._in_vain, _MOST_DOUBLINGS)
-        return self.began_s + min(longest_s, late_s or NEVER_S)
+        late_s = usual.late_after_s(self._late_after) * 2.0 ** min(self._in_vain, _MOST_DOUBLINGS)
+        return self.began_s + min(self._longest_s, late_s)
 
     def part(self, workers: int) -> float:
         """Return the part of a whole round's updates that has come, in [0, 1].
@@ -121,7 +133,7 @@ class Collected:
     def end(self, now_s: float) -> tuple[Update, ...]:
         """Return the updates by their workers' index, and begin the next round."""
         took_s = self.took_s
-        if took_s is not None and self._in_vain and took_s > _DEADLINE * self.usual.usual_s:
+        if took_s is not None and self._in_vain and took_s > _SLOWER * self.usual.usual_s:
             self.usual.usual_s = took_s  # rounds have become slower: forget the old average
         elif took_s is not None:
             self.usual.took(took_s)

@@ -8,7 +8,14 @@ import numpy as np
 from msgspec import Meta
 
 from anabranch._typed_toml import Positive, Seconds, Table
-from anabranch.pace._collected import Collected, check_fraction, part_of, who_computes
+from anabranch.pace._collected import (
+    LATE_AFTER,
+    Collected,
+    LateAfter,
+    check_fraction,
+    part_of,
+    who_computes,
+)
 from anabranch.pace._pace import NEVER_S, Rule, Step, Workers
 
 _SMOOTHING = 0.1
@@ -18,8 +25,9 @@ class FedAvg(Table, frozen=True, kw_only=True, tag_field="kind", tag="fedavg"):
     """Synchronous rounds: each draws some clients, and ends when enough of them have returned.
 
     Later updates are discarded, and their clients wait to be drawn again. A round with too few
-    updates ends after three times a round's usual time, with the updates that it has. A step goes
-    all the way to the mean of the updates; where a round has too few, proportionally less far.
+    updates ends when it is late, with the updates that it has. A step goes all the way to the mean
+    of the updates; where a round has too few, proportionally less far. A lost client is not drawn,
+    and no round waits for it.
 
     Draws are even: in a random order each worker is drawn once before any is drawn again.
 
@@ -28,10 +36,13 @@ class FedAvg(Table, frozen=True, kw_only=True, tag_field="kind", tag="fedavg"):
         fraction: the part of the drawn clients whose updates end the round, in (0, 1]. The R²SP
             paper calls it the selection rate of BSP, and takes 0.75.
         give_up_after: for how many more rounds a late client may compute; then it abandons its
-            update. If no client returns an update, all abandon theirs after three times a round's
-            usual time, and after twice as long the next time. None: a client never abandons one.
+            update. If no client returns an update, all abandon theirs when the round is late, and
+            after twice as long the next time. None: a client never abandons one.
         deadline_s: the longest that a round lasts, seconds, even where a round's usual time is
             unknown.
+        late_after: a round is late after this many times a round's usual time (ours), or at
+            ``deadline_s``. ``never``: only at ``deadline_s``, as in the paper; without that, one
+            client that hangs may hold up all others.
         seed: of the draws.
 
     Raises:
@@ -42,6 +53,7 @@ class FedAvg(Table, frozen=True, kw_only=True, tag_field="kind", tag="fedavg"):
     fraction: float = 1.0
     give_up_after: Positive | None = None
     deadline_s: Seconds | None = None
+    late_after: LateAfter = LATE_AFTER
     seed: Annotated[int, Meta(ge=0)] = 0
     barrier: ClassVar[bool] = False
 
@@ -69,7 +81,7 @@ class _Rule:
         self._drawn: set[int] = set()  # for the round in progress
         self._finished = 0  # workers that have made all their updates
         self._late: dict[int, int] = {}  # workers that compute for a past round: rounds since then
-        self._round = Collected(pace.fraction, _SMOOTHING, pace.deadline_s)
+        self._round = Collected(pace.fraction, _SMOOTHING, pace.deadline_s, pace.late_after)
         self.due_s = NEVER_S
 
     def join(self, worker: int, now_s: float) -> tuple[Step, ...]:

@@ -8,7 +8,13 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from anabranch._typed_toml import Positive, Seconds, Table
-from anabranch.pace._collected import Collected, check_fraction, who_computes
+from anabranch.pace._collected import (
+    LATE_AFTER,
+    Collected,
+    LateAfter,
+    check_fraction,
+    who_computes,
+)
 from anabranch.pace._pace import NEVER_S, Rule, Step, Workers
 from anabranch.pace._usual import Average
 
@@ -28,10 +34,12 @@ class FlR2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="fl-r2sp"):
     the model in one step, which goes an M-th of the way to their mean. Then its clients proceed.
     With less than ``fraction`` of the updates, the step is proportionally smaller.
 
-    **Late groups.** A group without enough updates in its turn holds up the others until three
-    times its rounds' usual time. Then the step takes the updates that have come. A group without
-    any update is passed over. Updates that its clients still compute after a second turn count as
-    stragglers'.
+    **Late groups.** A group without enough updates in its turn holds up the others until it is
+    late. Then the step takes the updates that have come. A group without any update is passed over.
+    Updates that its clients still compute after a second turn count as stragglers'.
+
+    **Lost clients** are out of their groups: a group has fewer clients then, and enough updates
+    once ``fraction`` of these have returned theirs. The paper's count of N stays as it was.
 
     Args:
         groups: M; groups without a client do not count.
@@ -56,11 +64,13 @@ class FlR2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="fl-r2sp"):
             those that came until the ``fraction`` was complete (the paper's).
         give_up_after: for how many turns of its group a straggler may compute. Then it abandons its
             update, and proceeds with the present model. A group without any update is then passed
-            over after three times its rounds' usual time, and that counts as a turn. That time
-            doubles after clients gave up and still no round ended. None: a straggler never abandons
-            its update (the paper's).
+            over when it is late, and that counts as a turn. That time doubles after clients gave up
+            and still no round ended. None: a straggler never abandons its update (the paper's).
         deadline_s: the longest that a group's round lasts, seconds, even where its rounds' usual
             time is unknown.
+        late_after: a group is late after this many times its rounds' usual time (ours), or at
+            ``deadline_s``. ``never``: only at ``deadline_s``, as in lines 4 and 5 of the paper's
+            Algorithm 2. Without that, clients that hang but are not lost may hold up all groups.
 
     Raises:
         ValueError: an argument outside its range.
@@ -76,6 +86,7 @@ class FlR2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="fl-r2sp"):
     collects: Literal["fraction", "turn"] = "fraction"
     give_up_after: Positive | None = None
     deadline_s: Seconds | None = None
+    late_after: LateAfter = LATE_AFTER
     barrier: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -111,7 +122,8 @@ class _Rule:
         self._group: dict[int, int] = {}
         self._finished = [0] * pace.groups  # clients of each group that have made all updates
         self._rounds = [
-            Collected(pace.fraction, pace.smoothing, pace.deadline_s) for _ in range(pace.groups)
+            Collected(pace.fraction, pace.smoothing, pace.deadline_s, pace.late_after)
+            for _ in range(pace.groups)
         ]
         self._late: dict[int, int] = {}  # clients that compute for a past round: turns since then
         # Clients that are not late, and whose group has had a turn since they proceeded.
@@ -230,7 +242,9 @@ class _Rule:
 
     def _is_enough(self, group: int, now_s: float) -> bool:
         members = self._members[group]
-        computing = who_computes(members, self._workers.computing, self._late)
+        # Literally a group waits for stragglers, too, where the others are too few.
+        late = () if self._pace.late_after == "never" else self._late
+        computing = who_computes(members, self._workers.computing, late)
         return self._rounds[group].is_enough(len(members), len(computing), now_s)
 
     def _turn(self, group: int, now_s: float) -> Step:

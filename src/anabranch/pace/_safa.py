@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from anabranch._typed_toml import Seconds, Table
-from anabranch.pace._collected import part_of
+from anabranch.pace._collected import LATE_AFTER, LateAfter, part_of
 from anabranch.pace._pace import NEVER_S, Rule, Step, Update, Workers
 from anabranch.pace._usual import Average
 
 # A round with enough updates waits this many times a round's usual time for workers that were not
 # picked last time, before it picks others.
 _PATIENCE = 1.5
-# A round with too few updates, as workers hang, ends after this many times a round's usual time.
-_DEADLINE = 3.0
 _SMOOTHING = 0.1
 
 
@@ -22,8 +20,8 @@ class Safa(Table, frozen=True, kw_only=True, tag_field="kind", tag="safa"):
 
     **Selection** (CFCFM, "compensatory first come first merge"): a round ends when enough updates
     have come from workers that the round before did not pick. If those are too slow, or too few are
-    left, it picks others, first come first. A round with too few updates ends after three times a
-    round's usual time, with the updates that have come. Updates beyond the number to pick are
+    left, it picks others, first come first. A round with too few updates ends when it is late, with
+    the updates that have come. Updates beyond the number to pick are
     *undrafted*: they become part of the model in the next round's step. When a round ends, all
     workers whose updates have come proceed.
 
@@ -40,6 +38,8 @@ class Safa(Table, frozen=True, kw_only=True, tag_field="kind", tag="safa"):
         lag_tolerance: in rounds, >= 0.
         deadline_s: the longest that a round lasts once an update has come, seconds, even where a
             round's usual time is unknown; the paper's T_lim. None for the rules above alone.
+        late_after: a round with too few updates is late after this many times a round's usual time
+            (ours), or at ``deadline_s``. ``never``: only at ``deadline_s``, as in the paper.
 
     Raises:
         ValueError: an argument outside its range.
@@ -48,6 +48,7 @@ class Safa(Table, frozen=True, kw_only=True, tag_field="kind", tag="safa"):
     fraction: float = 0.5
     lag_tolerance: int = 5
     deadline_s: Seconds | None = None
+    late_after: LateAfter = LATE_AFTER
     barrier: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -78,6 +79,7 @@ class _Rule:
         self._fraction = pace.fraction
         self._lag_tolerance = pace.lag_tolerance
         self._deadline_s = NEVER_S if pace.deadline_s is None else pace.deadline_s
+        self._late_after = pace.late_after
         self._workers = Workers()
         self._round = 0
         self._pulled: dict[int, int] = {}  # the round of each worker's last permission
@@ -124,7 +126,7 @@ class _Rule:
             return ()
         until_s = now_s
         if len(self._in) < wanted:
-            until_s = self._began_s + self._at_most_s(_DEADLINE)
+            until_s = self._began_s + self._at_most_s(self._late_after)
             if not self._workers.computing:
                 until_s = NEVER_S
         elif len(first) < wanted and self._workers.computing - self._picked:
@@ -135,10 +137,12 @@ class _Rule:
             return ()
         return (self._end(first, wanted, now_s),)
 
-    def _at_most_s(self, times: float) -> float:
+    def _at_most_s(self, times: float | Literal["never"]) -> float:
         """Return the longest that a round lasts: a multiple of the usual time, or the deadline."""
         usual_s = self._round_s.usual_s
-        return min(times * usual_s if usual_s else NEVER_S, self._deadline_s)
+        if times == "never" or not usual_s:
+            return self._deadline_s
+        return min(times * usual_s, self._deadline_s)
 
     def _end(self, first: list[int], wanted: int, now_s: float) -> Step:
         self._round += 1

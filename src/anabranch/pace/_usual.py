@@ -6,7 +6,9 @@ warm or cold. Its time is used until a second is known, and then forgotten.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Literal
 
 # Weight of the latest iteration time in the moving averages; the paper has 0.1 (given for FL).
 _SMOOTHING = 0.25
@@ -54,8 +56,13 @@ class Average:
         if not self.is_known:
             self.usual_s = seconds
 
-    def late_after_s(self, times: float) -> float:
-        """Return ``times`` the average; at least ``UNKNOWN`` times where only a first is known."""
+    def late_after_s(self, times: float | Literal["never"]) -> float:
+        """Return ``times`` the average; at least ``UNKNOWN`` times where only a first is known.
+
+        It is infinite where no time is known, or where ``times`` is ``never``.
+        """
+        if times == "never" or not self.usual_s:
+            return math.inf
         return (times if self.is_known else max(times, UNKNOWN)) * self.usual_s
 
 

@@ -97,6 +97,12 @@ OF_A_SITE = EXCHANGE | {
         "sites": {"site1": {"slowdowns": {"starts_s": [0.0, 0.2], "factors": [1.0, 2.0]}}},
     }
 }
+# After some rounds one site takes fifty times as long.
+SLOWED = {"starts_s": [0.0, 0.6], "factors": [1.0, 50.0]}
+SLOWS = EXCHANGE | {
+    "compute": {"samples_per_s": 100.0, "sites": {"site1": {"slowdowns": SLOWED}}},
+    "stop": {"rounds": 12},
+}
 CONSTANT = {"kind": "constant", "delay_s": 0.1}
 HACKED = TRAIN | {
     "pace": {"kind": "fedavg"},
@@ -197,11 +203,14 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
             "pace.regroup_every": 1,
             "pace.order": "ready",
             "pace.deadline_s": 0.2,
+            "pace.late_after": "never",
             "pace.give_up_after": 1,
         },
     ),
     (BEFORE_TURN, {"pace.collects": "turn"}),
     (FEDAVG, {"pace.sample": 0.5, "pace.fraction": 0.5, "pace.deadline_s": 0.2}),
+    (of(SLOWS, "pace", "fedavg"), {"pace.late_after": "never"}),
+    (of(SLOWS, "pace", "safa", fraction=0.9), {"pace.late_after": "never"}),
     (of(LATE, "pace", "fedavg", deadline_s=0.2), {"pace.give_up_after": 1}),
     (SAMPLED, {"pace.seed": 5}),
     (of(SERVED, "pace", "fedbuff", size=2), {"pace.size": 3, "pace.share": 0.3}),
