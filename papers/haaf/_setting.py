@@ -119,6 +119,7 @@ class Case:
         alpha: of the Dirichlet distribution by which labels are dealt.
         beta: of resampling.
         steps: local steps between a worker's pull and its push.
+        fast: how many workers have the higher of two speeds; None for speeds that are log-normal.
     """
 
     gini: float
@@ -129,6 +130,7 @@ class Case:
     alpha: float = 1.0
     beta: float = 0.999
     steps: int = 1
+    fast: int | None = None
 
 
 def haaf(
@@ -239,10 +241,31 @@ def horizon_s(case: Case) -> float:
 
 def compute(case: Case, batch: int) -> Compute:
     """Return the computing of workers whose speeds have the case's Gini coefficient."""
-    mean = batch / case.batch_s
-    dealt = uneven_samples_per_s(case.workers, mean, case.gini, case.seed)
-    sites = {f"site{site}": SiteCompute(samples_per_s=speed) for site, speed in enumerate(dealt)}
-    return Compute(samples_per_s=mean, sites=sites)
+    sites = {
+        f"site{site}": SiteCompute(samples_per_s=batch / batch_s)
+        for site, batch_s in enumerate(batch_times_s(case))
+    }
+    return Compute(samples_per_s=batch / case.batch_s, sites=sites)
+
+
+def batch_times_s(case: Case) -> list[float]:
+    """Return how long a batch takes each worker, seconds."""
+    if case.fast is None:
+        speeds = uneven_samples_per_s(case.workers, 1.0, case.gini, case.seed)
+    else:
+        speeds = two_speeds(case.workers, case.fast, case.gini)
+    return [case.batch_s / speed for speed in speeds]
+
+
+def two_speeds(workers: int, fast: int, gini: float) -> tuple[float, ...]:
+    """Return speeds of two kinds, of mean 1 and exactly this Gini coefficient; fast ones first.
+
+    >>> [round(speed, 3) for speed in two_speeds(4, 1, 0.5)]
+    [3.0, 0.333, 0.333, 0.333]
+    """
+    share = gini + fast / workers  # that the fast ones have of all speed
+    high, low = workers * share / fast, workers * (1 - share) / (workers - fast)
+    return (high,) * fast + (low,) * (workers - fast)
 
 
 def trial(
@@ -263,7 +286,9 @@ def trial(
         uses: of the outcome's large fields, those that the experiment uses.
         labels: further labels of the run.
     """
-    about = {"gini": case.gini, "rate": rate, "seed": case.seed}
+    about: dict[str, Label] = {"gini": case.gini, "rate": rate, "seed": case.seed}
+    if case.fast is not None:
+        about["fast"] = case.fast
     return Trial(
         {**labels, **about},
         scenario(how, case, rate, ends_s=ends_s, quick=lab.quick),

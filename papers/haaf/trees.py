@@ -34,7 +34,7 @@ from papers.haaf._setting import (
 
 _GINIS = (0.1, 0.3, 0.6)
 _BATCHES_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-_SIZES = (6, 12, 24)
+_SIZES = (4, 12, 24)
 _LONG_S = 1.0  # a batch that takes much longer than a transfer
 _PLANNED = 8
 _SEEDS = 5
@@ -44,7 +44,7 @@ _BEST, _SAME = "the best rate", "PS's rate"
 _WITH_SAME = (1, 3, 6, 12)
 _PAPER = {
     12: "3 in Fig. 8, at a coefficient that it does not give",
-    6: "1 where the scale is small, which it does not give",
+    4: "1 where the scale is small, which it does not give",
 }
 _NOTE = (
     "A number of trees is exact: the forest of least eq. 14 that the search and splits of its "

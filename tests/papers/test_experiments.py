@@ -302,6 +302,17 @@ def test_workers_are_as_uneven_as_asked_and_the_server_computes_nothing() -> Non
     assert scenario.workers(overlay) == [*range(6)]
 
 
+def test_two_speeds_have_the_gini_coefficient_and_one_slowest_at_each_number() -> None:
+    for workers in (4, 12, 24):
+        case = haaf.Case(0.6, seed=0, workers=workers, fast=workers // 4)
+        times_s = haaf.batch_times_s(case)
+        speeds = sorted(case.batch_s / each for each in times_s)
+        assert sum(speeds) == pytest.approx(workers)
+        between = sum(abs(a - b) for a in speeds for b in speeds)
+        assert between / (2 * workers * sum(speeds)) == pytest.approx(0.6)
+        assert max(times_s) == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize("most", [1, 3, None])
 def test_haaf_has_at_most_as_many_trees_as_its_scenario_says(most: int | None) -> None:
     case = haaf.Case(0.6, seed=2)
