@@ -16,6 +16,12 @@ def test_alexnet_has_the_published_61_100_840_parameters():
     ("name", "elements"),
     [
         ("vgg-16", 138_357_544),
+        ("mobilenet", 4_231_976),
+        ("resnet-18", 11_689_512),
+        ("resnet-34", 21_797_672),
+        ("resnet-50", 25_557_032),
+        ("resnet-101", 44_549_160),
+        ("resnet-152", 60_192_808),
         ("cnn", 2_156_490),
         ("resnet-20", 269_722),
         ("resnet-32", 464_154),
@@ -28,6 +34,21 @@ def test_alexnet_has_the_published_61_100_840_parameters():
 def test_each_profile_has_the_parameters_that_libraries_count(name, elements):
     assert load_profile(name).elements == elements
     assert len({name for name, _ in load_profile(name).shapes}) == len(load_profile(name).shapes)
+    assert sum(load_profile(name).tensors) == elements
+
+
+@pytest.mark.parametrize(
+    ("name", "tensors"),
+    [
+        ("alexnet", 16),
+        ("mobilenet", 83),
+        ("resnet-18", 62),
+        ("resnet-50", 161),
+        ("resnet-152", 467),
+    ],
+)
+def test_a_profile_has_as_many_tensors_as_libraries_count(name, tensors):
+    assert len(load_profile(name).tensors) == tensors
 
 
 @pytest.mark.parametrize(

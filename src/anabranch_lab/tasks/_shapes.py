@@ -34,6 +34,53 @@ def resnet(layers: int) -> Shapes:
     yield from _with_bias("fc", 10, 64)
 
 
+_BLOCKS = {
+    18: (2, 2, 2, 2),
+    34: (3, 4, 6, 3),
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+}
+
+
+def large_resnet(layers: int) -> Shapes:
+    """Return the shapes of a residual network for 1000 classes of colour images, 224 x 224.
+
+    Args:
+        layers: 18 or 34, of two convolutions a block; 50, 101 or 152, of three.
+    """
+    yield from _normalised("stem", 64, 3, 7, 7)
+    inputs = 64
+    for stage, blocks in enumerate(_BLOCKS[layers]):
+        inner = 64 << stage
+        outputs = inner if layers < 50 else 4 * inner
+        for block in range(blocks):
+            name = f"stage{stage}.{block}"
+            if layers < 50:
+                yield from _normalised(f"{name}.first", inner, inputs, 3, 3)
+                yield from _normalised(f"{name}.second", inner, inner, 3, 3)
+            else:
+                yield from _normalised(f"{name}.first", inner, inputs, 1, 1)
+                yield from _normalised(f"{name}.second", inner, inner, 3, 3)
+                yield from _normalised(f"{name}.third", outputs, inner, 1, 1)
+            if inputs != outputs:
+                yield from _normalised(f"{name}.shortcut", outputs, inputs, 1, 1)
+            inputs = outputs
+    yield from _with_bias("fc", 1000, inputs)
+
+
+def mobilenet() -> Shapes:
+    """Return the shapes of MobileNet for 1000 classes of colour images, 224 x 224."""
+    yield from _normalised("stem", 32, 3, 3, 3)
+    inputs = 32
+    widths = (64, 128, 128, 256, 256, *[512] * 6, 1024, 1024)
+    for block, outputs in enumerate(widths):
+        yield from _normalised(f"block{block}.depthwise", inputs, 1, 3, 3)
+        yield from _normalised(f"block{block}.pointwise", outputs, inputs, 1, 1)
+        inputs = outputs
+    yield from _with_bias("fc", 1000, inputs)
+
+
 def cnn() -> Shapes:
     """Return the shapes of a small convolutional network: 10 classes, colour images of 32 x 32."""
     yield from _with_bias("conv1", 32, 3, 5, 5)

@@ -28,9 +28,14 @@ class Profile:
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
 
     @property
+    def tensors(self) -> tuple[int, ...]:
+        """The elements of each parameter, in the order of the flat buffer."""
+        return tuple(math.prod(shape) for _, shape in self.shapes)
+
+    @property
     def elements(self) -> int:
         """Length of the flat buffer."""
-        return sum(math.prod(shape) for _, shape in self.shapes)
+        return sum(self.tensors)
 
     @property
     def size_bytes(self) -> int:
@@ -77,6 +82,28 @@ Source: Simonyan and Zisserman, ICLR 2015, configuration D.
 
 >>> VGG_16.elements
 138357544
+"""
+
+MOBILENET = Profile("mobilenet", tuple(_shapes.mobilenet()))
+"""MobileNet for 1000 classes of colour images: 4,231,976 parameters, 17 MB.
+
+Source: Howard et al., 2017, Table 1, with width 1; convolutions have no bias.
+
+>>> MOBILENET.elements
+4231976
+"""
+
+LARGE_RESNETS = tuple(
+    Profile(f"resnet-{layers}", tuple(_shapes.large_resnet(layers)))
+    for layers in (18, 34, 50, 101, 152)
+)
+"""ResNets for 1000 classes of colour images, with 18 to 152 layers: 47 to 241 MB.
+
+Source: He et al., CVPR 2016, Table 1, with shortcuts as option B has them. ``resnet-20`` and
+``resnet-32`` are the small ones for images of 32 x 32.
+
+>>> [profile.elements for profile in LARGE_RESNETS]
+[11689512, 21797672, 25557032, 44549160, 60192808]
 """
 
 RESNET_20 = Profile("resnet-20", tuple(_shapes.resnet(20)))
@@ -141,7 +168,10 @@ Source: Raffel et al., JMLR 2020; vocabulary padded to 32,128, embedding and las
 
 _PROFILES = {
     profile.name: profile
-    for profile in (ALEXNET, VGG_16, CNN, RESNET_20, RESNET_32, LSTM, INCEPTION_V3, BERT, T5_SMALL)
+    for profile in (
+        *(ALEXNET, VGG_16, MOBILENET, *LARGE_RESNETS, CNN, RESNET_20, RESNET_32),
+        *(LSTM, INCEPTION_V3, BERT, T5_SMALL),
+    )
 }
 
 PROFILES = tuple(_PROFILES)

@@ -86,8 +86,9 @@ class Exchange(Table, frozen=True, kw_only=True, tag_field="kind", tag="exchange
     """Exchange a buffer and compute no gradients; every mean is checked against the exact one.
 
     Args:
-        profile: the model whose parameter count the buffer has: ``alexnet``, ``vgg-16``, ``cnn``,
-            ``resnet-20``, ``resnet-32``, ``lstm``, ``inception-v3``, ``bert`` or ``t5-small``; or
+        profile: the model whose tensors the buffer has: ``alexnet``, ``vgg-16``, ``mobilenet``,
+            ``resnet-18``, ``-34``, ``-50``, ``-101`` or ``-152``, ``cnn``, ``resnet-20``,
+            ``resnet-32``, ``lstm``, ``inception-v3``, ``bert`` or ``t5-small``; or
         elements: its length.
         batch_size: samples before each exchange; ``[compute]`` says how long they take.
     """
@@ -106,6 +107,11 @@ class Exchange(Table, frozen=True, kw_only=True, tag_field="kind", tag="exchange
             return load_profile(self.profile).elements
         assert self.elements is not None
         return self.elements
+
+    @property
+    def tensors(self) -> tuple[int, ...]:
+        """The elements of each tensor of a profile; empty for a buffer of given length."""
+        return () if self.profile is None else load_profile(self.profile).tensors
 
 
 class Own(Table, frozen=True, kw_only=True, tag_field="kind", tag="own"):
