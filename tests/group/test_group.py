@@ -36,7 +36,7 @@ from anabranch.net.tcp import TcpNetwork
 from anabranch.net.tls import SCHEDULER, Credentials
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.pace import AnyPace, Asp, Bsp, FedBuff
-from anabranch.plan import Auxiliary, Star
+from anabranch.plan import Auxiliary, Fapt, Star
 from anabranch.scheduler._presence import Presence
 from anabranch.scheduler.awareness import Passive
 from anabranch.scheduler.deal import ByShare
@@ -99,6 +99,31 @@ def test_the_mean_is_the_weighted_mean_in_place_and_alike_everywhere(
     )
     assert torch.allclose(same(tensors).double(), right, rtol=1e-5, atol=1e-6)
     assert {handle.result.round for handle in handles} == {1}
+
+
+def test_tensors_that_chunks_keep_to_have_the_same_mean_and_must_be_alike_at_every_site() -> None:
+    service = anabranch.Service(
+        overlay_of(SITES), Fapt(), awareness=None, deal=ByShare(cut="tensors"), chunk_elements=64
+    )
+
+    def run(name: str) -> tuple[list[torch.Tensor], str]:
+        with anabranch.join(address, name, token=token) as group:
+            shapes = [(3, 50), (1,), (0,), (7, 9)]
+            tensors = [torch.full(shape, float(group.rank)) for shape in shapes]
+            group.all_reduce(tensors, weight=WEIGHTS[group.rank])
+            whole = torch.ones(20)
+            with pytest.raises(ExchangeError) as refused:
+                group.all_reduce([whole[:9], whole[9:]] if group.rank else [whole])
+            return tensors, str(refused.value)
+
+    with Threads(SITES) as pool, _serving(service) as (address, token):
+        ends = pool.each(run, ("s0", "s1", "s2"))
+    mean = (2.0 + 2 * 5.0) / sum(WEIGHTS)
+    for tensors, refused in ends:
+        for tensor in tensors:
+            assert torch.equal(tensor, torch.full_like(tensor, mean))
+        assert "s0) calls for a mean of 20 elements in tensors of 20 (" in refused
+        assert ") calls for a mean of 20 elements in tensors of 9, 11 (" in refused
 
 
 def test_sum_max_and_min(groups: tuple[Group, ...]) -> None:

@@ -12,6 +12,7 @@ from anabranch.group.service import Service, Serving
 from anabranch.pace import Asp
 from anabranch.period import Gossip
 from anabranch.plan import Star
+from anabranch.scheduler.deal import ByShare
 from anabranch.scheduler.paced import Serve
 from anabranch.scheduler.stop_rules import StopRules
 
@@ -81,6 +82,8 @@ def test_a_stop_rule_that_is_no_number_is_refused_by_name(given: dict[str, Any],
         ({"begin_with": 4}, "begin_with is 4, and there are 3 sites"),
         ({"begin_with": 2, "least_sites": 3}, "begin_with is 2, and with fewer than least_sites"),
         ({"least_sites": 3, "on_loss": "abort"}, 'least_sites: on_loss = "abort" ends the group'),
+        ({"deal": ByShare(cut="tensors"), "pace": Asp()}, 'deal.cut: "tensors" is of all-reduces'),
+        ({"deal": ByShare(cut="tensors"), "gossip": Gossip()}, 'deal.cut: "tensors" is of all-r'),
         ({"chunk_elements": 5, "least_chunk_elements": 7}, "least_chunk_elements bounds chunks"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.plan import Plan, Tree, cut, interleave
+from anabranch.plan import Plan, Tree, cut, deal, deal_tensors, interleave
 
 from ..every import every
 
@@ -67,6 +67,47 @@ def test_every_tree_keeps_its_share_from_the_first_chunk_on(
     counts = Counter(trees)
     for tree, share in enumerate(shares):
         assert abs(counts[tree] - share * chunks) <= 1 + len(shares) * share
+
+
+SHARES = Plan(1, tuple(Tree(0, share, (-1, 0), (-1, 0)) for share in (0.3, 0.25, 0.2, 0.15, 0.1)))
+
+
+@given(st.lists(st.integers(1, 3000), min_size=1, max_size=40), st.integers(1, 1000))
+def test_no_chunk_has_elements_of_two_tensors_and_each_tree_has_its_share_of_the_chunks(
+    tensors: list[int], most: int
+) -> None:
+    chunks = deal_tensors(SHARES, tuple(tensors), most)
+    found = iter(chunks)
+    for elements in tensors:
+        sizes = [*[most] * ((elements - 1) // most), (elements - 1) % most + 1]
+        assert [next(found).elements for _ in sizes] == sizes
+    assert [0, *(chunk.stop for chunk in chunks)] == [*(c.start for c in chunks), sum(tensors)]
+    assert [chunk.index for chunk in chunks] == [*range(len(chunks))]
+    counts = Counter(chunk.tree for chunk in chunks)
+    for index, tree in enumerate(SHARES.trees):
+        assert abs(counts[index] - tree.share * len(chunks)) <= 1 + len(SHARES.trees) * tree.share
+
+
+def test_small_tensors_count_as_much_as_large_ones_so_that_trees_carry_unequal_loads() -> None:
+    even, uneven = (100,) * 20, (100, 1) * 20
+    pair = of_trees(2)
+
+    def most(tensors: tuple[int, ...]) -> float:
+        carried = Counter[int]()
+        for chunk in deal_tensors(pair, tensors, 100):
+            carried[chunk.tree] += chunk.elements
+        return max(carried.values()) / sum(tensors)
+
+    assert most(even) == 0.5
+    assert most(uneven) == pytest.approx(100 / 101)
+    halves = [chunk.elements for chunk in deal(pair, sum(uneven), 100) if chunk.tree == 0]
+    assert sum(halves) == sum(uneven) / 2
+
+
+@pytest.mark.parametrize(("tensors", "most"), [((3, 0), 4), ((3,), 0)])
+def test_empty_tensors_and_chunks_are_refused(tensors: tuple[int, ...], most: int) -> None:
+    with pytest.raises(ValueError, match="cannot cut tensors"):
+        deal_tensors(of_trees(1), tensors, most)
 
 
 def test_a_tree_comes_at_even_distances() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from anabranch.exchange.terms import Op, Terms, Wire
+from anabranch.exchange.terms import Op, Terms, Wire, signature_of
 from anabranch.net.messages import (
     Gathered,
     Grant,
@@ -18,7 +18,6 @@ from anabranch.net.messages import (
 )
 from anabranch.overlay import internet2_9
 from anabranch.plan import Plan, dumps, restrict, star
-from anabranch.site._call import signature_of
 from anabranch.site.channel import Channel, Channels, Gathering, RequestedExchange
 from anabranch_lab.sim.loop import run_virtually
 

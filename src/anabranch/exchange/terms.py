@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from anabranch.net.errors import MalformedMessage
+from anabranch.net.messages import Signature
 
 
 class Op(IntEnum):
@@ -78,9 +79,11 @@ class Terms:
         source: the only contributor, in a broadcast; None otherwise.
         receivers: the members that get the state that all others have, in a transfer; otherwise
             empty.
+        tensors: the elements of each tensor in the buffer, if no chunk has elements of two tensors;
+            otherwise empty.
 
-    >>> Terms(Op.MEAN, Wire.FLOAT32, 1000)
-    Terms(op=<Op.MEAN: 0>, wire=<Wire.FLOAT32: 0>, elements=1000, source=None, receivers=())
+    >>> Terms(Op.MEAN, Wire.FLOAT32, 1000) == Terms(Op.MEAN, Wire.FLOAT32, 1000, None, (), ())
+    True
     >>> print(Terms(Op.SUM, Wire.BFLOAT16, 10))
     sum of 10 elements (bfloat16 on the wire)
     """
@@ -90,18 +93,49 @@ class Terms:
     elements: int
     source: int | None = None
     receivers: tuple[int, ...] = ()
+    tensors: tuple[int, ...] = ()
 
     @property
     def code(self) -> int:
         """Op and wire format in the low six bits, a 25-bit hash of the rest above."""
-        rest = zlib.crc32(f"{self.elements} {self.source} {self.receivers}".encode()) & 0x1FFFFFF
+        told = f"{self.elements} {self.source} {self.receivers}"
+        if self.tensors:
+            told += f" {self.tensors}"
+        rest = zlib.crc32(told.encode()) & 0x1FFFFFF
         return rest << 6 | self.wire << 3 | self.op
 
     def __str__(self) -> str:
         what = self.op.name.lower() if self.source is None else f"broadcast from {self.source}"
         if self.receivers:
             what = f"transfer to {', '.join(map(str, self.receivers))}"
-        return f"{what} of {self.elements} elements ({self.wire.name.lower()} on the wire)"
+        how = f"{self.elements} elements"
+        if self.tensors:
+            how += f" in tensors of {_listed(self.tensors)}"
+        return f"{what} of {how} ({self.wire.name.lower()} on the wire)"
+
+
+def _listed(tensors: tuple[int, ...], most: int = 8) -> str:
+    told = ", ".join(map(str, tensors[:most]))
+    return told if len(tensors) <= most else f"{told} and so on, {len(tensors)} in all"
+
+
+def signature_of(terms: Terms) -> Signature:
+    """Return terms as a message has them."""
+    return Signature(
+        terms.op, terms.wire, terms.elements, terms.source, terms.receivers, terms.tensors
+    )
+
+
+def terms_of(signature: Signature) -> Terms:
+    """Return the terms that a message has, whose operation and format have been checked."""
+    return Terms(
+        Op(signature.op),
+        Wire(signature.wire),
+        signature.elements,
+        signature.source,
+        signature.receivers,
+        signature.tensors,
+    )
 
 
 def op_of(code: int) -> Op:

@@ -32,6 +32,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Attributes:
         deep: whether the trees are many and deep.
         least_chunk_elements, most_chunk_elements: bounds of a chunk of any buffer.
+        cuts_tensors: whether no chunk of an all-reduce has elements of two tensors.
         under_way_bytes: limit on the buffers of concurrent exchanges; a larger one runs alone.
         auxiliary: how many chunks auxiliary paths take; None where there are none.
         measuring: how a site measures its links; None where it measures nothing.
@@ -54,6 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     deep: bool = False
     least_chunk_elements: int
     most_chunk_elements: int
+    cuts_tensors: bool = False
     under_way_bytes: int
     auxiliary: Auxiliary | None = None
     measuring: Measuring | None = None

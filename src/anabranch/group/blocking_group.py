@@ -415,7 +415,8 @@ class Group:
         for part in range(0, buffer.elements, _CHECKED):
             values = buffer.read(part, min(part + _CHECKED, buffer.elements))
             check_integers(values, most, first=part)
-        handle = self._begin(buffer, Terms(op, Wire.INT8, buffer.elements), 1.0, more=more)
+        terms = Terms(op, Wire.INT8, buffer.elements, tensors=self._cut(buffer))
+        handle = self._begin(buffer, terms, 1.0, more=more)
         if not async_op:
             handle.wait()
         return handle
@@ -469,7 +470,8 @@ class Group:
             _log.warning(_NOT_ALIKE, self.site)
         # An extreme may be infinite, so only means and sums are checked.
         unfit = "" if op in EXTREMES else self._unfit(buffer, len(buffer.parts))
-        terms = Terms(op, buffer.wire if wire is None else WIRES[wire], buffer.elements)
+        travels = buffer.wire if wire is None else WIRES[wire]
+        terms = Terms(op, travels, buffer.elements, tensors=self._cut(buffer))
         model = None
         if self._watch is not None and self.on_unlike == "raise" and op not in EXTREMES:
             model = self._watch.take()
@@ -479,6 +481,12 @@ class Group:
         if not async_op:
             handle.wait()
         return handle
+
+    def _cut(self, buffer: Tensors) -> tuple[int, ...]:
+        """Return the elements of each tensor, if chunks keep to them; else nothing."""
+        if not self._member.site.settings.cuts_tensors:
+            return ()
+        return tuple(len(part) for part in buffer.parts if len(part))
 
     def _unfit(self, buffer: Tensors, parts: int) -> str:
         """Return why a buffer's first ``parts`` parts must not be summed; empty if they may be."""

@@ -14,7 +14,7 @@ from anabranch.pace import AnyLoad, AnyPace, EqualBatches, StatedBatches, TunedB
 from anabranch.period import Gossip
 from anabranch.plan import LEAST_CHUNK_ELEMENTS, Auxiliary, ForestRoute, Plan
 from anabranch.scheduler.awareness import AnyAwareness, Oracle
-from anabranch.scheduler.deal import Adaptive, AnyDeal
+from anabranch.scheduler.deal import Adaptive, AnyDeal, cuts_tensors
 from anabranch.scheduler.paced import (
     Serve,
     forest_misfit,
@@ -146,6 +146,11 @@ def check(service: Service, plan: Plan, has_journal: bool) -> None:
             f"least_sites is {service.least_sites}, and there are {service.overlay.size} sites"
         )
     _check_beginning(service)
+    if cuts_tensors(service.deal) and (service.pace is not None or service.gossip is not None):
+        raise ServiceError(
+            'deal.cut: "tensors" is of all-reduces, and this group serves a model or gossips; '
+            "leave it out"
+        )
     if service.gossip is not None:
         check_gossips(service.pace, service.merge, service.begin_with)
         if has_journal:

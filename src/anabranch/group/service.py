@@ -71,7 +71,7 @@ from anabranch.plan import (
 from anabranch.plan import Planner as Route
 from anabranch.scheduler.awareness import AnyAwareness, Awareness, Passive
 from anabranch.scheduler.chunking import MOST_ELEMENTS, ChunkRule
-from anabranch.scheduler.deal import AnyDeal, adaptive_of
+from anabranch.scheduler.deal import AnyDeal, adaptive_of, cuts_tensors
 from anabranch.scheduler.losses import Planner, Repairs, or_packed
 from anabranch.scheduler.memory import Journal
 from anabranch.scheduler.paced import Paced, Serve
@@ -479,6 +479,7 @@ class Service:
             deep=self.planner.deep,
             least_chunk_elements=least,
             most_chunk_elements=self.chunk_elements or max(MOST_ELEMENTS, least),
+            cuts_tensors=cuts_tensors(self.deal),
             under_way_bytes=_ANY_BYTES if self.under_way_bytes is None else self.under_way_bytes,
             auxiliary=self.auxiliary,
             measuring=self.awareness.measuring() if isinstance(self.awareness, Passive) else None,

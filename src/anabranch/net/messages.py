@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 31
+WIRE_VERSION = 32
 MOST_GATHERED_BYTES = 1 << 20
 """The largest value that a site may contribute to a gathering (:class:`Gather`)."""
 MOST_NAME_CHARACTERS = 200  # of a subgroup's name, and of a gathering's purpose
@@ -326,6 +326,7 @@ class Signature(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     elements: int
     source: int | None = None
     receivers: tuple[int, ...] = ()
+    tensors: tuple[int, ...] = ()
 
 
 class Restarted(Message, frozen=True):

@@ -68,6 +68,7 @@ if _TYPE_CHECKING:
     from anabranch.plan._stream import (
         LEAST_CHUNK_ELEMENTS,
         cut,
+        deal_tensors,
         filling_elements,
         interleave,
     )
@@ -126,7 +127,13 @@ else:
             "_routes": ["relay_routes"],
             "_spanning": ["Spanning", "spanning"],
             "_star": ["Star", "star"],
-            "_stream": ["LEAST_CHUNK_ELEMENTS", "cut", "filling_elements", "interleave"],
+            "_stream": [
+                "LEAST_CHUNK_ELEMENTS",
+                "cut",
+                "deal_tensors",
+                "filling_elements",
+                "interleave",
+            ],
         },
     )
 
@@ -173,6 +180,7 @@ __all__ = [
     "cut",
     "cycle",
     "deal",
+    "deal_tensors",
     "disjoint_paths",
     "down_delays_s_per_bit",
     "dumps",

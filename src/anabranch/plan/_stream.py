@@ -1,4 +1,4 @@
-"""A deal during a round: the chunks of a buffer, and trees for them one by one."""
+"""Deals of chunks to trees one by one: during a round, or tensor by tensor."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence
 from functools import lru_cache
 
-from anabranch.plan._model import Plan
+from anabranch.plan._model import Chunk, Plan
 
 # The end of a buffer, which is cut into shrinking chunks: so many whole chunks for each tree, and
 # at most this part of the buffer. The smallest chunk is a whole one divided by _SMALLEST.
@@ -89,3 +89,50 @@ def interleave(shares: Sequence[float], chunks: int) -> tuple[int, ...]:
         trees.append(index)
         heapq.heapreplace(due, (place + 1.0 / shares[index], index))
     return tuple(trees)
+
+
+def deal_tensors(plan: Plan, tensors: tuple[int, ...], chunk_elements: int) -> tuple[Chunk, ...]:
+    """Cut each tensor of a buffer into chunks, and deal whole chunks to the plan's trees.
+
+    A tensor is cut into chunks of ``chunk_elements`` and a rest; a smaller one stays whole. Each
+    tree gets its share of the chunks, whatever their sizes, at even distances. (NetStorm, IV-C: a
+    root gets a proportion of chunks. :func:`anabranch.plan.deal` gives a tree its share of the
+    elements instead.)
+
+    Args:
+        plan: whose trees share the chunks.
+        tensors: the elements of each, in the order of the buffer, >= 1.
+        chunk_elements: the most elements a chunk may have, >= 1.
+
+    Returns:
+        The chunks in order of sending, which is that of the buffer.
+
+    >>> from anabranch.plan import Tree
+    >>> plan = Plan(1, (Tree(0, 0.5, (-1, 0), (-1, 0)), Tree(1, 0.5, (1, -1), (1, -1))))
+    >>> [(c.tree, c.start, c.stop) for c in deal_tensors(plan, (5, 1, 2), 4)]
+    [(0, 0, 4), (1, 4, 5), (0, 5, 6), (1, 6, 8)]
+    """
+    return _deal_tensors(tuple(tree.share for tree in plan.trees), tensors, chunk_elements)
+
+
+@lru_cache(maxsize=8)  # every site of a simulation asks for the same deal in every round
+def _deal_tensors(
+    shares: tuple[float, ...], tensors: tuple[int, ...], chunk_elements: int
+) -> tuple[Chunk, ...]:
+    if chunk_elements < 1 or min(tensors, default=1) < 1:
+        raise ValueError(
+            f"cannot cut tensors of {min(tensors, default=1)} elements or more in chunks of "
+            f"{chunk_elements}: give 1 or more of both"
+        )
+    bounds: list[tuple[int, int]] = []
+    first = 0
+    for elements in tensors:
+        last = first + elements
+        starts = range(first, last, chunk_elements)
+        bounds += [(start, min(start + chunk_elements, last)) for start in starts]
+        first = last
+    trees = interleave(shares, len(bounds))
+    return tuple(
+        Chunk(index, tree, *each)
+        for index, (tree, each) in enumerate(zip(trees, bounds, strict=True))
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from anabranch import plan as plans
 from anabranch._typed_toml import Positive, Table
@@ -15,7 +16,15 @@ _ELEMENT_BYTES = 4
 
 
 class ByShare(Table, frozen=True, kw_only=True, tag_field="kind", tag="by-share"):
-    """Deal all chunks to the trees when the round begins, in proportion to their shares."""
+    """Deal all chunks to the trees when the round begins, in proportion to their shares.
+
+    Args:
+        cut: of an all-reduce. ``buffer``: each tree gets its share of the elements, cut evenly.
+            ``tensors``: each tensor is cut on its own, and each tree gets its share of the chunks,
+            whatever their sizes (NetStorm, IV-C).
+    """
+
+    cut: Literal["buffer", "tensors"] = "buffer"
 
 
 class Adaptive(Table, frozen=True, kw_only=True, tag_field="kind", tag="adaptive"):
@@ -46,6 +55,11 @@ class Adaptive(Table, frozen=True, kw_only=True, tag_field="kind", tag="adaptive
 
 
 AnyDeal = ByShare | Adaptive
+
+
+def cuts_tensors(deal: AnyDeal | None) -> bool:
+    """Return whether no chunk of an all-reduce has elements of two tensors."""
+    return isinstance(deal, ByShare) and deal.cut == "tensors"
 
 
 def adaptive_of(deal: AnyDeal | None, deep: bool) -> Adaptive | None:

@@ -19,7 +19,7 @@ from anabranch import plan as plans
 from anabranch.exchange import ranges
 from anabranch.exchange.arithmetic import Buffer, Floats
 from anabranch.exchange.ranges import Bits, PartOf, Ranges
-from anabranch.exchange.terms import Op, Terms
+from anabranch.exchange.terms import Op, Terms, signature_of
 from anabranch.net.messages import (
     Grant,
     Holding,
@@ -29,7 +29,6 @@ from anabranch.net.messages import (
     Repair,
     RepairPart,
     Settled,
-    Signature,
 )
 from anabranch.plan import Plan
 from anabranch.site._exchanging import Exchanging, Interrupted
@@ -239,11 +238,6 @@ class Call:
     def _holding(self) -> Holding:
         grant = self._grant
         return Holding(grant.channel, grant.number, self._generation, self._held)
-
-
-def signature_of(terms: Terms) -> Signature:
-    """Return terms as a message has them."""
-    return Signature(terms.op, terms.wire, terms.elements, terms.source, terms.receivers)
 
 
 def void(exchanging: Exchanging, repair: Repair) -> None:

@@ -39,7 +39,7 @@ from anabranch.exchange.terms import EXCHANGED, Terms
 from anabranch.net.errors import OutOfPlaceMessage, PeerError
 from anabranch.net.frames import Sink
 from anabranch.net.messages import ChunkMessage, PartialSum
-from anabranch.plan import Chunk, Plan, cut, deal
+from anabranch.plan import Chunk, Plan, cut, deal, deal_tensors
 from anabranch.site._dataplane import DataPlane, Fate
 
 
@@ -130,7 +130,7 @@ class Exchanging:
         cuts: tuple[tuple[int, int], ...] = ()
         chunks: Sequence[Chunk]
         if trees is None:
-            chunks = deal(plan, buffer.elements, chunk_elements)
+            chunks = _dealt(plan, terms, chunk_elements)
             total = len(chunks)
         else:
             cuts = cut(plan, buffer.elements, chunk_elements)
@@ -254,6 +254,12 @@ class Exchanging:
 
     def lane_ended(self, neighbour: int) -> None:
         """See :class:`anabranch.site._dataplane.Plug`; the scheduler repairs what is lost."""
+
+
+def _dealt(plan: Plan, terms: Terms, chunk_elements: int) -> Sequence[Chunk]:
+    if terms.tensors:
+        return deal_tensors(plan, terms.tensors, chunk_elements)
+    return deal(plan, terms.elements, chunk_elements)
 
 
 def _end_if_complete(exchange: Exchange, ended: asyncio.Future[None]) -> None:

@@ -21,7 +21,7 @@ from anabranch import plan as plans
 from anabranch.exchange.arithmetic import Buffer, Flat, Floats
 from anabranch.exchange.exchange import Exchange
 from anabranch.exchange.reduction import weight_of
-from anabranch.exchange.terms import Op, Terms, Wire
+from anabranch.exchange.terms import Op, Terms, signature_of, terms_of
 from anabranch.net.errors import LinkError, NetError, OutOfPlaceMessage, PeerError, RunAborted
 from anabranch.net.messages import (
     Admitted,
@@ -54,7 +54,7 @@ from anabranch.net.messages import (
     Withdrawn,
 )
 from anabranch.plan import Plan
-from anabranch.site._call import Call, signature_of, void
+from anabranch.site._call import Call, void
 from anabranch.site._exchanging import Exchanging
 from anabranch.site._following import FollowedCall, Following
 from anabranch.site.channel import Channel, Channels, Gathering, RequestedExchange
@@ -561,8 +561,7 @@ class Collectives:
             state = self._channels[0]
             state.gathered += 1
             return self._gather(0, state.gathered, b"state", admits=True)
-        asked = called.signature
-        terms = Terms(Op(asked.op), Wire(asked.wire), asked.elements, asked.source, asked.receivers)
+        terms = terms_of(called.signature)
         number = self._ask_for_next(0, terms, follows=True)
         made = self._loop.create_task(self._follow(number, terms))
         self._made.add(made)

@@ -529,7 +529,8 @@ class _Site:
         elements = sum(map(len, parts))
         buffer: Buffer = Sized(elements) if wire == Wire.SIZES else in_one_piece(Tensors(parts))
         self.world.round_begins(round)
-        terms = Terms(Op.MEAN, wire, elements)
+        cuts = self.group.settings.cuts_tensors
+        terms = Terms(Op.MEAN, wire, elements, tensors=self.assigned.tensors if cuts else ())
         done = await self.agent.exchange(buffer, terms, self.share, more, calls=calls)
         if done.members:  # the sites that are left
             self.evaluator = done.members[0]

@@ -49,6 +49,7 @@ class Assignment:
         steps_of_update: returns how many local steps an update has, given the samples held and
             the samples of a step.
         training: the training, if the work is ours.
+        tensors: the elements of each tensor in the buffer; empty if unknown.
         looks_when_told: whether a worker evaluates the model it pulls when the scheduler says so,
             instead of every ``evaluate_every`` rounds.
     """
@@ -63,6 +64,7 @@ class Assignment:
     steps_of_update: Callable[[int, int], int] = lambda held, samples: 1
     training: _Training | None = None
     looks_when_told: bool = False
+    tensors: tuple[int, ...] = ()
 
     def steps_of(self, who: int, samples: int) -> int:
         """Return how many local steps of `samples` each an update of a site or client has."""
@@ -142,13 +144,14 @@ def make_work(
     task, steps = scenario.task, scenario.steps_of_update
     # Servers weigh a batch by its samples over the usual ones, so there all have the usual ones.
     samples = task.batch_size if scenario.is_served else scenario.samples_of(names[site])
+    tensors = () if isinstance(task, Own) else _tensors(task)
     if sizes_only:
         elements = buffer_elements(scenario, names, data_dir)
-        sized = _Sized(_nothing(elements))
-        return Assignment(sized, Wire.SIZES, samples, steps_of_update=steps)
+        sized, wire = _Sized(_nothing(elements)), Wire.SIZES
+        return Assignment(sized, wire, samples, steps_of_update=steps, tensors=tensors)
     if isinstance(task, Exchange):
-        exchanging = _Exchanging(task, site, len(names))
-        return Assignment(exchanging, Wire.FLOAT32, samples, steps_of_update=steps)
+        exchanging, wire = _Exchanging(task, site, len(names)), Wire.FLOAT32
+        return Assignment(exchanging, wire, samples, steps_of_update=steps, tensors=tensors)
     work: _Training | OwnWork
     if isinstance(task, Train):
         work = _Training(scenario, task, site, names, data_dir)
@@ -178,7 +181,15 @@ def make_work(
         steps,
         training,
         task.evaluate_every_s is not None,
+        tensors,
     )
+
+
+def _tensors(task: Train | Exchange) -> tuple[int, ...]:
+    """Return the elements of each tensor of a task's buffer; empty if they are not known."""
+    if isinstance(task, Exchange):
+        return task.tensors
+    return _model_tensors(task.data, task.model, task.hidden)
 
 
 def buffer_elements(scenario: Scenario, names: tuple[str, ...], data_dir: Path | None) -> int:
@@ -188,11 +199,11 @@ def buffer_elements(scenario: Scenario, names: tuple[str, ...], data_dir: Path |
         return task.buffer_elements
     if isinstance(task, Own):
         return len(_make_own(scenario, task, 0, names, data_dir).buffer)
-    return _model_elements(task.data, task.model, task.hidden)
+    return sum(_model_tensors(task.data, task.model, task.hidden))
 
 
 @cache  # the scheduler calls this for each plan
-def _model_elements(data: str, name: str, hidden: tuple[int, ...]) -> int:
+def _model_tensors(data: str, name: str, hidden: tuple[int, ...]) -> tuple[int, ...]:
     import torch
 
     from anabranch_lab.tasks.kinds import looks_of
@@ -208,7 +219,7 @@ def _model_elements(data: str, name: str, hidden: tuple[int, ...]) -> int:
             hidden=hidden or None,
             vocabulary=looks.vocabulary,
         )
-    return sum(parameter.numel() for parameter in model.parameters())
+    return tuple(parameter.numel() for parameter in model.parameters())
 
 
 def local_work(assigned: Assignment, scenario: Scenario, scale: float = 1.0) -> LocalWork:

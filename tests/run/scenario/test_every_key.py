@@ -179,6 +179,15 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
             "route.within": {"kind": "packed"},
         },
     ),
+    (
+        of(EXCHANGE, "deal", "by-share")
+        | {
+            "task": {"kind": "exchange", "profile": "resnet-20", "batch_size": 10},
+            "route": {"kind": "fapt"},
+        },
+        {"deal.cut": "tensors"},
+    ),
+    (of(TRAIN, "deal", "by-share") | {"route": {"kind": "fapt"}}, {"deal.cut": "tensors"}),
     (of(EXCHANGE, "deal", "adaptive") | {"route": {"kind": "packed"}}, {"deal.window": 1}),
     (task(model="mlp", hidden=[8]), {"task.hidden": [9]}),
     (

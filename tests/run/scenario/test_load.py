@@ -104,6 +104,22 @@ def test_a_scenario_is_read_with_its_defaults() -> None:
         ),
         (
             "stop.rounds",
+            "deal = {kind = 'by-share', cut = 'tensors'}\nperiod = {kind = 'every', steps = 2}\n"
+            "stop.rounds",
+            r'deal\.cut: "tensors" is of gradients, and here sites average or send whole models',
+        ),
+        (
+            'kind = "train"\nlearning_rate = 0.1',
+            "kind = 'exchange'\nelements = 9\n[deal]\nkind = 'by-share'\ncut = 'tensors'",
+            r"deal\.cut: the tensors of a buffer of so many elements are not known; give task\.pro",
+        ),
+        (
+            'kind = "train"\nlearning_rate = 0.1',
+            "kind = 'own'\nfactory = 'a:b'\n[deal]\nkind = 'by-share'\ncut = 'tensors'",
+            r"deal\.cut: the tensors in a buffer of your own code are not known",
+        ),
+        (
+            "stop.rounds",
             "deal = {kind = 'adaptive', window = 0}\nstop.rounds",
             r"deal\.window: must be an integer >= 1",
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from anabranch.exchange.terms import Op, Terms, Wire
+from anabranch.exchange.terms import terms_of
 from anabranch.net.messages import Signature
 from anabranch.scheduler.calls._answer import Call, Disagreement, Kind, MixedKinds
 
@@ -17,7 +17,7 @@ def of_disagreement(disagreement: Disagreement, name: Name) -> str:
 
     def what(index: int) -> str:
         site, asked = disagreement.sites[index], disagreement.signatures[index]
-        return f"{name(site)} calls for a {_terms(asked)}"
+        return f"{name(site)} calls for a {terms_of(asked)}"
 
     return (
         f"{what(0)}, {what(1)}, as exchange {disagreement.number} of the same members; "
@@ -30,7 +30,7 @@ def of_mixed(mixed: MixedKinds, name: Name) -> str:
 
     def does(made: Call) -> str:
         if isinstance(made.what, Signature):
-            return f"exchanges a {_terms(made.what)}"
+            return f"exchanges a {terms_of(made.what)}"
         if made.kind == Kind.ADMIT:
             return "lets others in (admit)"
         return f"gathers ({made.what or 'all_gather or barrier'})"
@@ -91,7 +91,3 @@ def of_call(place: int, kind: Kind, subgroup: Collection[int] | None, name: Name
     if subgroup is None:
         return call
     return f"{call} of the subgroup {', '.join(map(name, subgroup))}"
-
-
-def _terms(asked: Signature) -> Terms:
-    return Terms(Op(asked.op), Wire(asked.wire), asked.elements, asked.source, asked.receivers)

@@ -44,13 +44,15 @@ class Checks:
         """Check the terms of an exchange.
 
         Raises:
-            OutOfPlaceMessage: no elements, an unknown operation or type, or impossible receivers.
+            OutOfPlaceMessage: no elements, an unknown operation or type, impossible receivers, or
+                tensors of other sizes than the buffer.
         """
         if (
             signature.elements < 1
             or signature.op not in _OPS
             or signature.wire not in _WIRES
             or (signature.receivers and not self._may_be_transfer(signature))
+            or (signature.tensors and not _fit(signature.tensors, signature.elements))
         ):
             raise OutOfPlaceMessage(
                 f"{self.name(site)} asks to exchange {signature}, which is impossible"
@@ -129,3 +131,7 @@ class Checks:
                     )
             if min(counts) < 0:
                 raise OutOfPlaceMessage(f"{self.name(site)} reports negative numbers: {counts}")
+
+
+def _fit(tensors: tuple[int, ...], elements: int) -> bool:
+    return min(tensors) >= 1 and sum(tensors) == elements

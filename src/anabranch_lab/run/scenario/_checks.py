@@ -13,6 +13,7 @@ from anabranch.pace import Bsp, FedAvg, FlR2sp, StatedBatches, TunedBatches
 from anabranch.period import Every, EveryEpoch
 from anabranch.plan import ForestRoute, Plan, PlanError
 from anabranch.scheduler.awareness import Passive
+from anabranch.scheduler.deal import cuts_tensors
 from anabranch.scheduler.paced import (
     Serve,
     forest_misfit,
@@ -69,6 +70,7 @@ def check_keys(scenario: Scenario) -> None:
             "task.evaluate_every counts them; leave it out, or give [serve]"
         )
     _check_probes(scenario)
+    _check_cut(scenario)
     _check_merge(scenario)
     _check_one_by_one(scenario)
     _check_clients(scenario)
@@ -123,6 +125,27 @@ def _check_option(value: object, path: str) -> None:
             pass
         case _:
             raise ScenarioError(f"{path}: dates and times are not handed on; write it as a string")
+
+
+def _check_cut(scenario: Scenario) -> None:
+    task = scenario.task
+    if not cuts_tensors(scenario.deal):
+        return
+    if scenario.period.averages or scenario.gossip is not None:
+        raise ScenarioError(
+            'deal.cut: "tensors" is of gradients, and here sites average or send whole models; '
+            'leave it out, or give period = {kind = "every-step"}'
+        )
+    if isinstance(task, Own):
+        raise ScenarioError(
+            "deal.cut: the tensors in a buffer of your own code are not known; leave it out, or "
+            'give task.kind = "train"'
+        )
+    if isinstance(task, Exchange) and task.profile is None:
+        raise ScenarioError(
+            "deal.cut: the tensors of a buffer of so many elements are not known; give "
+            "task.profile in place of task.elements, or leave it out"
+        )
 
 
 def _check_served_period(scenario: Scenario) -> None:
