@@ -74,6 +74,8 @@ def written(settings: Any, names: set[str], language: Collection[str] | None = N
             return {str(name): write(of) for name, of in value.items()}
         if isinstance(value, list | tuple | range):
             return [write(of) for of in value]
+        if isinstance(value, float):
+            return float(f"{value:.12g}")  # not its last bits, which a rearranged formula changes
         return msgspec.to_builtins(value)
 
     return json.dumps(write(settings))

@@ -178,16 +178,17 @@ def test_each_committed_result_is_what_its_script_says_of_its_runs(
 
 def route(**of_a_field: Any) -> Any:
     """Return a route of a struct that is made here, as a release may have it."""
-    fields = [(name, type(value), value) for name, value in {"roots": 1, **of_a_field}.items()]
+    fields = [(name, type(value), value) for name, value in {"roots": 1.0, **of_a_field}.items()]
     return msgspec.defstruct("Tree", fields, frozen=True)()
 
 
-def test_a_key_that_has_come_since_with_its_default_changes_nothing():
+def test_a_key_that_has_come_since_with_its_default_changes_nothing_and_no_last_bit_does():
     record = Record()
     record.add(("simulated", route()), Ran(Squared(1, 1), 0.1))
     assert record.language == {"Tree.roots"}
     record = Record.of({"runs": list(record.runs.values()), "language": list(record.language)})
     assert record.find(("simulated", route(metric="up")), Squared).made == Squared(1, 1)
+    assert record.find(("simulated", route(roots=1 + 1e-14)), Squared).made == Squared(1, 1)
     later = msgspec.structs.replace(route(metric="up"), metric="up and down")
     for changed in (later, route(roots=2)):
         with pytest.raises(NotRecorded):
