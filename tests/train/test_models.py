@@ -18,6 +18,7 @@ SHAPES = {
     "vgg-16": (3, 32, 32),
     "resnet-20": (1, 8, 8),
     "resnet-32": (1, 8, 8),
+    "resnet-20-wide": (1, 8, 8),
     "lstm": (1, 6, 5),
 }
 SMALL = [name for name in SHAPES if name != "alexnet"]  # whose building takes no second
@@ -43,6 +44,7 @@ def flatten(model):
         ("vgg-16", (3, 32, 32), 14_728_266),
         ("resnet-20", (3, 32, 32), 269_722),
         ("resnet-32", (3, 32, 32), 464_154),
+        ("resnet-20-wide", (3, 32, 32), 1_073_962),
         ("lstm", (1, 49, 40), 220_426),
         ("lstm", (3, 32, 32), 4 * 128 * (96 + 128 + 2) + 4 * 128 * (256 + 2) + 1_290),
         ("alexnet", (1, 28, 28), 61_100_840 - 64 * 2 * 11 * 11),

@@ -29,12 +29,23 @@ class Block(nn.Module):
         return functional.relu(self.second_norm(self.second(found)) + shortcut)
 
 
-def resnet(shape: tuple[int, int, int], classes: int, layers: int) -> nn.Module:
-    """Return ``resnet-20`` or ``resnet-32``: 6 n + 2 layers, n blocks in each of three stages."""
-    stem = [nn.Conv2d(shape[0], 16, 3, padding=1, bias=False), group_norm(16), nn.ReLU()]
+def resnet(
+    shape: tuple[int, int, int], classes: int, layers: int, channels: int = 16, stride: int = 1
+) -> nn.Module:
+    """Return a network of 6 n + 2 layers, n blocks in each of three stages.
+
+    Args:
+        shape: of an image.
+        classes: how many there are.
+        layers: how many there are.
+        channels: of the first stage; each other has twice as many as the one before.
+        stride: of the first convolution.
+    """
+    first = nn.Conv2d(shape[0], channels, 3, stride=stride, padding=1, bias=False)
+    stem = [first, group_norm(channels), nn.ReLU()]
     blocks = []
-    inputs = 16
-    for channels in (16, 32, 64):
+    inputs = channels
+    for channels in (inputs, 2 * inputs, 4 * inputs):
         for _ in range((layers - 2) // 6):
             blocks.append(Block(inputs, channels, stride=channels // inputs))
             inputs = channels
