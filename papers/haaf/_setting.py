@@ -38,8 +38,7 @@ LONGEST_S = 2000.0  # of a run to the target
 MANY = 100_000  # updates, more than there is time for
 _BATCHES_PER_S = {0.1: 48.0, 0.3: 48.0, 0.6: 24.0}  # of HAAF's workers together, about, by Gini
 _EVEN = 0.1
-_LOOK_ROUNDS = 3  # from one evaluation to the next
-_LOOK_BATCHES = 6  # of a site of mean speed, where workers do not wait for each other
+_LOOK_ROUNDS = 3  # from one evaluation to the next; elsewhere as many batches, about
 _LARGE = ("curve", "workers", "accuracy_by_site", "gaps", "loss_fell_s")
 _QUICK_S = 3.0
 _NOTE = (
@@ -201,7 +200,7 @@ def scenario(
     waits, to_end = how.pace.barrier, ends_s is None
     limit_s = ends_s
     if to_end and not waits:
-        limit_s = horizon_s(case)
+        limit_s = takes_s(case, learner.batches)
     if quick:
         limit_s = _QUICK_S * case.batch_s / BATCH_S * max(1.0, case.steps / 4)
     return Scenario(
@@ -219,7 +218,7 @@ def scenario(
             batch_size=learner.batch,
             partition=Dirichlet(alpha=case.alpha),
             evaluate_every=_LOOK_ROUNDS,
-            evaluate_every_s=None if waits else _LOOK_BATCHES * case.batch_s,
+            evaluate_every_s=None if waits else takes_s(case, _LOOK_ROUNDS * WORKERS),
             evaluate_samples=learner.looked_at,
             target_accuracy=learner.target,
         ),
@@ -234,9 +233,9 @@ def scenario(
     )
 
 
-def horizon_s(case: Case) -> float:
-    """Return about how long HAAF's workers take for the learner's batches, seconds."""
-    return case.learner.batches / _BATCHES_PER_S[case.gini] * case.batch_s / BATCH_S
+def takes_s(case: Case, batches: int) -> float:
+    """Return about how long HAAF's workers together take for so many batches, seconds."""
+    return batches / _BATCHES_PER_S[case.gini] * case.batch_s / BATCH_S
 
 
 def compute(case: Case, batch: int) -> Compute:
@@ -335,7 +334,7 @@ def tuned(lab: Lab, how: Scheme, case: Case) -> Tuned:
     if lab.quick:
         return Tuned(first)
     if how.pace.barrier:
-        case = replace(case, gini=_EVEN)
+        case = replace(case, gini=_EVEN, fast=None)
 
     def make(rate: float, seed: int, ends_s: float) -> Trial:
         alone = replace(case, seed=seed)
@@ -343,7 +342,7 @@ def tuned(lab: Lab, how: Scheme, case: Case) -> Tuned:
 
     log: list[Outcome] = []
     seeds = [lab.seed + each for each in case.learner.tries]
-    found = best_rate(lab, make, seeds, horizon_s(case), log, first)
+    found = best_rate(lab, make, seeds, takes_s(case, case.learner.batches), log, first)
     most = max((each.trees or 0 for each in log), default=0)
     return Tuned(first if found is None else found.rate, most)
 

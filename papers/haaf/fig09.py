@@ -6,7 +6,7 @@ three, and only PS is trained to the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,6 @@ from papers.haaf import _setting as setting
 from papers.haaf import _told as told
 from papers.haaf._setting import ANY_TREES, EARLY, FEW_TREES, LENET, LONGEST_S, RATE, Case, Learner
 
-_GINIS = (0.1, 0.3, 0.6)
 _FORESTS = (FEW_TREES, ANY_TREES)
 _TIMES = {0.1: "all alike", 0.3: "less (drawn only)", 0.6: "0.6"}
 _FINAL = {0.6: "slightly less"}
@@ -41,26 +40,27 @@ _SAME_SUMS = (
 _PART = (
     "Three of CIFAR-10's five files train, and another is held out: the data here lacks one. The "
     "paper does not give CNN-6's layers; ours are four convolutions and two linear layers. Smaller "
-    "than the paper's, for the time of two cores: batches (32 samples, not 128), the number of "
-    "seeds, and the length of runs, which end long before they converge. Without AVL and FAT, "
-    "whose sums are PS's, and without the paper's rate."
+    "than the paper's, for the time of two cores: batches (32 samples, not 128), the numbers of "
+    "seeds and of Gini coefficients, and the length of runs, which end long before they converge. "
+    "Without AVL and FAT, whose sums are PS's, and without the paper's rate."
 )
 
 Runs = Callable[..., list[Outcome]]
 """Returns the runs with given labels, of one Gini coefficient."""
 
 
-def _make(lab: Lab, learner: Learner, count: int, whole: bool) -> Result:
+def _make(lab: Lab, learner: Learner, count: int, ginis: Sequence[float], whole: bool) -> Result:
     """Make the figure.
 
     Args:
         lab: runs it.
         learner: the model and its data.
         count: how many seeds.
+        ginis: coefficients of speeds.
         whole: run AVL, FAT and the paper's learning rate too.
     """
-    rates = _rates(lab, Case(_GINIS[0], lab.seed, learner))
-    cases = [Case(gini, seed, learner) for gini in _GINIS for seed in setting.seeds(lab, count)]
+    rates = _rates(lab, Case(ginis[0], lab.seed, learner), ginis)
+    cases = [Case(gini, seed, learner) for gini in ginis for seed in setting.seeds(lab, count)]
     ours = _trained(lab, cases, rates, None)
     literal: list[Outcome] = []
     if whole:
@@ -75,9 +75,9 @@ def _make(lab: Lab, learner: Learner, count: int, whole: bool) -> Result:
             ]
         )
         early = [setting.early(case) for case in cases]
-        literal = _trained(lab, early, dict.fromkeys(rates, dict.fromkeys(_GINIS, RATE)), LONGEST_S)
+        literal = _trained(lab, early, dict.fromkeys(rates, dict.fromkeys(ginis, RATE)), LONGEST_S)
     rows = []
-    for gini in _GINIS:
+    for gini in ginis:
         by_name = {name: rates[name][gini] for name in rates}
         found, papers = (partial(told.of, runs, gini=gini) for runs in (ours, literal))
         rows += [
@@ -85,15 +85,15 @@ def _make(lab: Lab, learner: Learner, count: int, whole: bool) -> Result:
             for row in _rows(gini, learner, by_name, found, papers)
         ]
     notes = setting.notes(lab, _SAME_SUMS if whole else _PART, learner=learner)
-    return Result(tuple(rows), notes, _drawn(ours))
+    return Result(tuple(rows), notes, _drawn(ours, ginis))
 
 
-def _rates(lab: Lab, case: Case) -> dict[str, dict[float, float]]:
+def _rates(lab: Lab, case: Case, ginis: Sequence[float]) -> dict[str, dict[float, float]]:
     """Return the tuned learning rates, by scheme and by Gini coefficient."""
-    forests = {gini: setting.tuned_forests(lab, replace(case, gini=gini)) for gini in _GINIS}
+    forests = {gini: setting.tuned_forests(lab, replace(case, gini=gini)) for gini in ginis}
     ps = setting.tuned(lab, setting.ps(), case).rate
-    found = {name: {gini: forests[gini][name] for gini in _GINIS} for name in _FORESTS}
-    return {"PS": dict.fromkeys(_GINIS, ps), **found}
+    found = {name: {gini: forests[gini][name] for gini in ginis} for name in _FORESTS}
+    return {"PS": dict.fromkeys(ginis, ps), **found}
 
 
 def _trained(
@@ -137,7 +137,7 @@ def _rows(
     for name in ("AVL", "FAT", *_FORESTS):
         if runs := ours(scheme=name):
             paper = _TIMES[gini] if name in _FORESTS else ""
-            why = _WHY if gini == _GINIS[-1] and name == FEW_TREES else ""
+            why = _WHY if gini == 0.6 and name == FEW_TREES else ""
             rows.append(Row(f"{name}, {to}, over PS", paper, told.over(runs, ps), why))
     rows.append(Row("PS, final accuracy", "", told.final(ps)))
     rows += [
@@ -151,10 +151,10 @@ def _rows(
     return rows
 
 
-def _drawn(runs: list[Outcome]) -> dict[str, Any]:
+def _drawn(runs: list[Outcome], ginis: Sequence[float]) -> dict[str, Any]:
     """Return the curves of runs to the end: medians over the seeds."""
     panels = {}
-    for gini in _GINIS:
+    for gini in ginis:
         curves = {
             name: [
                 [point for point in run.curve if point[0] <= _DRAWN_S]
@@ -170,11 +170,11 @@ EXPERIMENTS = (
     Experiment(
         "haaf/fig09",
         "accuracy over time as computing is more uneven",
-        partial(_make, learner=LENET, count=8, whole=True),
+        partial(_make, learner=LENET, count=8, ginis=(0.1, 0.3, 0.6), whole=True),
     ),
     Experiment(
         "haaf/fig09-cnn6",
         "the same with the paper's model and data",
-        partial(_make, learner=CNN, count=3, whole=False),
+        partial(_make, learner=CNN, count=3, ginis=(0.1, 0.6), whole=False),
     ),
 )

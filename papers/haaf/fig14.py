@@ -22,7 +22,7 @@ from papers.haaf import _told as told
 from papers.haaf._setting import ANY_TREES, FEW, FEW_TREES, RATE, Case, Scheme, haaf
 
 _GINIS = (0.1, 0.3, 0.6)
-_SEEDS = 20
+_SEEDS = 8
 _HORIZON_S = 24.0  # ten rounds of the slowest synchronous scheme
 _PAPER = ("a lower mean (drawn only)", "a lower variance (drawn only)")
 _NOTE = (
