@@ -9,7 +9,7 @@ Gini coefficient of 0.3, as in Fig. 8, and one at 0.1, where the paper has all s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -39,7 +39,7 @@ MANY = 100_000  # updates, more than there is time for
 _BATCHES_PER_S = {0.1: 48.0, 0.3: 48.0, 0.6: 24.0}  # of HAAF's workers together, about, by Gini
 _EVEN = 0.1
 _LOOK_ROUNDS = 3  # from one evaluation to the next; elsewhere as many batches, about
-_LARGE = ("curve", "workers", "accuracy_by_site", "gaps", "loss_fell_s")
+_UNUSED = ("workers", "gaps", "loss_fell_s")  # fields of outcomes
 _QUICK_S = 3.0
 _NOTE = (
     "A server that computes nothing, links of 1 to 10 Gbit/s and 10 to 50 ms, {learner.what}, "
@@ -274,15 +274,16 @@ def trial(
     rate: float,
     *,
     ends_s: float | None = None,
-    uses: Collection[str] = ("curve",),
     **labels: Label,
 ) -> Trial:
     """Return a run.
 
+    A run to the end keeps its curve and its sites' accuracies, and one to the target neither. Some
+    experiments share runs, so all must keep the same.
+
     Args:
         lab: runs it.
         how, case, rate, ends_s: see :func:`scenario`.
-        uses: of the outcome's large fields, those that the experiment uses.
         labels: further labels of the run.
     """
     about: dict[str, Label] = {"gini": case.gini, "rate": rate, "seed": case.seed}
@@ -292,7 +293,7 @@ def trial(
         {**labels, **about},
         scenario(how, case, rate, ends_s=ends_s, quick=lab.quick),
         network(case.seed, case.workers),
-        without=tuple(name for name in _LARGE if name not in uses),
+        without=_UNUSED if ends_s is None else (*_UNUSED, "curve", "accuracy_by_site"),
     )
 
 
@@ -338,7 +339,7 @@ def tuned(lab: Lab, how: Scheme, case: Case) -> Tuned:
 
     def make(rate: float, seed: int, ends_s: float) -> Trial:
         alone = replace(case, seed=seed)
-        return trial(lab, how, alone, rate, ends_s=ends_s, uses=(), use="tuning")
+        return trial(lab, how, alone, rate, ends_s=ends_s, use="tuning")
 
     log: list[Outcome] = []
     seeds = [lab.seed + each for each in case.learner.tries]
@@ -362,7 +363,6 @@ def forests(
     rates: Mapping[str, Mapping[float, float]],
     *,
     ends_s: float | None = None,
-    uses: Collection[str] = ("curve",),
     **labels: Label,
 ) -> list[Outcome]:
     """Run HAAF with few trees, and with as many as the search takes.
@@ -373,7 +373,7 @@ def forests(
         lab: runs them.
         cases: of the runs.
         rates: by the name of the scheme, and by the Gini coefficient.
-        ends_s, uses, labels: see :func:`trial`.
+        ends_s, labels: see :func:`trial`.
     """
 
     def run(name: str, most: int | None, cases: Sequence[Case]) -> list[Outcome]:
@@ -385,7 +385,6 @@ def forests(
                     case,
                     rates[name][case.gini],
                     ends_s=ends_s,
-                    uses=uses,
                     **labels,
                     scheme=name,
                 )

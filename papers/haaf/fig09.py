@@ -66,9 +66,7 @@ def _make(lab: Lab, learner: Learner, count: int, ginis: Sequence[float], whole:
     if whole:
         ours += lab.measure(
             [
-                setting.trial(
-                    lab, how, case, rates["PS"][case.gini], ends_s=LONGEST_S, uses=(), scheme=name
-                )
+                setting.trial(lab, how, case, rates["PS"][case.gini], ends_s=LONGEST_S, scheme=name)
                 for name, how in setting.synchronous().items()
                 for case in cases
                 if name != "PS"
@@ -100,14 +98,11 @@ def _trained(
     lab: Lab, cases: list[Case], rates: dict[str, dict[float, float]], ends_s: float | None
 ) -> list[Outcome]:
     """Return the runs of PS and of HAAF's forests."""
-    uses = ("curve",) if ends_s is None else ()
     ps = [
-        setting.trial(
-            lab, setting.ps(), case, rates["PS"][case.gini], ends_s=ends_s, uses=uses, scheme="PS"
-        )
+        setting.trial(lab, setting.ps(), case, rates["PS"][case.gini], ends_s=ends_s, scheme="PS")
         for case in cases
     ]
-    return [*lab.measure(ps), *setting.forests(lab, cases, rates, ends_s=ends_s, uses=uses)]
+    return [*lab.measure(ps), *setting.forests(lab, cases, rates, ends_s=ends_s)]
 
 
 def _rows(

@@ -58,7 +58,6 @@ def _make(lab: Lab) -> Result:
                     haaf(FEW, q=q, lipschitz=lipschitz),
                     case,
                     by[case.gini],
-                    uses=("accuracy_by_site",),
                     q=q,
                     L=lipschitz,
                 )

@@ -58,7 +58,6 @@ def _run(
                 haaf(FEW),
                 Case(_GINI, seed, _LEARNER, alpha=alpha, beta=beta, steps=steps),
                 rate,
-                uses=(),
                 **{"alpha": alpha, "beta": beta, "steps": steps},
             )
             for alpha in alphas

@@ -69,14 +69,14 @@ def _make(lab: Lab) -> Result:
 
 def _trial(lab: Lab, how: Scheme, case: Case, name: str) -> Trial:
     trained = replace(how, merge=Mean())
-    trial = setting.trial(lab, trained, case, RATE, uses=("workers",), scheme=name)
+    trial = setting.trial(lab, trained, case, RATE, scheme=name)
     scenario = structs.replace(
         trial.scenario,
         task=structs.replace(trial.scenario.task, target_accuracy=None),  # nothing is learnt
         simulation=Simulation(tensors="sizes"),
         stop=Stop(rounds=setting.MANY, after_s=_HORIZON_S),
     )
-    return replace(trial, scenario=scenario)
+    return replace(trial, scenario=scenario, without=("gaps", "curve"))
 
 
 def shares_of(run: Outcome) -> Sequence[float]:

@@ -49,15 +49,13 @@ def _rows(lab: Lab, case: Case, names: list[str]) -> list[Row]:
     synchronous = setting.synchronous(workers)
     runs: list[Outcome] = lab.measure(
         [
-            setting.trial(
-                lab, synchronous[name], each, rates["PS"], ends_s=LONGEST_S, uses=(), scheme=name
-            )
+            setting.trial(lab, synchronous[name], each, rates["PS"], ends_s=LONGEST_S, scheme=name)
             for name in names
             for each in cases
         ]
     )
     by_gini = {name: {_GINI: rates[name]} for name in _FORESTS}
-    runs += setting.forests(lab, cases, by_gini, ends_s=LONGEST_S, uses=())
+    runs += setting.forests(lab, cases, by_gini, ends_s=LONGEST_S)
     of = partial(told.of, runs)
     ps, to = of(scheme="PS"), f"to {LENET.target:.0%}"
     slowest_s = max(setting.batch_times_s(case))

@@ -185,7 +185,7 @@ def _each_number(lab: Lab, gini: float, ps_rate: float) -> tuple[list[Row], Poin
     def measured(name: str, schemes: Sequence[Scheme], rate: float) -> list[Outcome]:
         return lab.measure(
             [
-                setting.trial(lab, how, case, rate, ends_s=LONGEST_S, uses=(), scheme=name)
+                setting.trial(lab, how, case, rate, ends_s=LONGEST_S, scheme=name)
                 for how, case in zip(schemes, cases, strict=True)
             ]
         )
@@ -223,15 +223,13 @@ def _long(lab: Lab, case: Case, ps_rate: float) -> list[Row]:
     cases = [replace(case, seed=seed) for seed in setting.seeds(lab, _SEEDS)]
     ps = lab.measure(
         [
-            setting.trial(
-                lab, setting.ps(), each, ps_rate, ends_s=LONGEST_S, uses=(), scheme="PS", long=1
-            )
+            setting.trial(lab, setting.ps(), each, ps_rate, ends_s=LONGEST_S, scheme="PS", long=1)
             for each in cases
         ]
     )
     rates = setting.tuned_forests(lab, case)
     by_gini = {name: {case.gini: rate} for name, rate in rates.items()}
-    runs = setting.forests(lab, cases, by_gini, ends_s=LONGEST_S, uses=(), long=1)
+    runs = setting.forests(lab, cases, by_gini, ends_s=LONGEST_S, long=1)
     where = f"a batch takes {case.batch_s:g} s"
     rows = [Row(f"{where}, trees as searched", "", told.trees(told.of(runs, scheme=ANY_TREES)))]
     for name, rate in rates.items():

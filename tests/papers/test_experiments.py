@@ -281,7 +281,7 @@ def test_a_paper_names_all_its_figures_and_a_figure_itself():
 def test_a_forest_is_looked_at_about_as_often_as_asked_and_counts_its_trees(tmp_path: Path):
     quick = Lab(tmp_path, quick=True)
     case = haaf.Case(0.6, seed=1)
-    trial = haaf.trial(quick, haaf.haaf(), case, 0.2, uses=("curve", "workers"))
+    trial = replace(haaf.trial(quick, haaf.haaf(), case, 0.2), without=())
     (done,) = quick.measure([trial])
     assert done.trees is not None
     assert haaf.FEW < done.trees <= haaf.WORKERS
@@ -328,6 +328,15 @@ def test_a_run_to_the_end_has_as_many_batches_at_any_scheme() -> None:
     assert hurries.after_s == haaf.LENET.batches / 48
     to_target = haaf.scenario(haaf.ps(), haaf.Case(0.3, seed=0), 0.1, ends_s=9.0).stop
     assert (to_target.after_s, to_target.at_target) == (9.0, True)
+
+
+@pytest.mark.slow
+def test_figures_that_share_runs_say_the_same_together_and_alone(tmp_path: Path):
+    """A run that one of them has made must have kept what the next one needs."""
+    names = ["haaf/fig10", "haaf/fig11"]
+    together = Lab(tmp_path, quick=True)
+    found = [EXPERIMENTS[name].make(together).rows for name in names]
+    assert found[1] == EXPERIMENTS[names[1]].make(Lab(tmp_path, quick=True)).rows
 
 
 @pytest.mark.parametrize(("searched", "rate", "runs"), [(3, 0.2, 1), (3, 0.4, 2), (4, 0.2, 2)])
