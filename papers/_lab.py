@@ -102,8 +102,7 @@ class Outcome:
         steps: of a run that averages models, local steps of a site, on average.
         reached_by: of a run whose sites' models differ, when the target was reached, seconds, by
             the rules of :mod:`anabranch.log.target`; None: never.
-        sent_bytes: of a run to a target without servers, the payload of all links until
-            ``reached_s``, bytes.
+        sent_bytes: of a run to a target, the payload of all links until ``reached_s``, bytes.
         sent_by: of a run with ``reached_by``, the payload of all links until the target was
             reached by each rule, bytes.
         curve: of a run with servers or ``reached_by``, or without target: (seconds, mean accuracy
@@ -405,6 +404,7 @@ def _used(trial: Trial, outcome: Outcome) -> Outcome:
 def _outcome(trial: Trial, file: str, log: Path) -> Outcome:
     events = [event for _, event in read_events(log)]
     run = summarise(events)
+    target = trial.scenario.task.target_accuracy
     if run.pace is not None:
         assert run.pace.iteration_s is not None  # experiments have several iterations
         rounds = min(len(series) for series in run.pace.iterations.values())
@@ -430,6 +430,7 @@ def _outcome(trial: Trial, file: str, log: Path) -> Outcome:
             len(load_plan(run.started.plan_json).groups) or None,
             {run.sites[site]: accuracy for site, accuracy in run.site_accuracy.items()},
             run.pace.mean_missed,
+            sent_bytes=None if target is None else run.bytes_to_accuracy(target),
             curve=thinned(_curve(run)),
             loss_fell_s=_loss_fell_s(trial, run, len(run.pace.iterations)),
             gaps=run.pace.gaps,
@@ -438,7 +439,6 @@ def _outcome(trial: Trial, file: str, log: Path) -> Outcome:
     fills_time = trial.scenario.stop.after_s is not None
     round_s = total_s / max(1, rounds) if fills_time else median(run.interval_s)
     done = Outcome(trial.labels, file, rounds, total_s, round_s, len(run.plans))
-    target = trial.scenario.task.target_accuracy
     if target is not None:
         done = replace(
             done,

@@ -105,6 +105,29 @@ def test_a_run_with_servers_has_the_curve_of_its_evaluations(tmp_path: Path):
     assert [at_s for at_s, _ in done.curve] == sorted(at_s for at_s, _ in done.curve)
 
 
+def test_a_run_with_servers_says_what_links_carried_until_the_target(tmp_path: Path):
+    scenario = Scenario(
+        overlay="internet2-9",
+        route=Star(hub="dc4"),
+        pace=Asp(),
+        task=Train(
+            data="digits",
+            model="softmax",
+            learning_rate=0.5,
+            evaluate_every=1,
+            target_accuracy=0.6,
+        ),
+        compute=Compute(samples_per_s=1000.0),
+        stop=Stop(rounds=200, at_target=True),
+    )
+    (done,) = Lab(tmp_path).measure([trial(scenario)])
+    assert done.reached_updates is not None
+    assert done.sent_bytes is not None
+    # Eight workers push and pull 650 float32; the ninth serves. Ways have one to four links.
+    exchanged = 2 * 8 * done.reached_updates * 650 * 4
+    assert exchanged / 2 < done.sent_bytes < 4 * exchanged
+
+
 def check_side_by_side(folder: Path) -> None:
     trials = [trial(STAR, a=1), trial(AWARE, CHANGING, a=2)]
     alone = Lab(folder / "alone").measure(trials)
