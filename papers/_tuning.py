@@ -1,0 +1,163 @@
+"""Find each scheme's best settings and learning rate, many schemes at once, on seeds of their own.
+
+A search is a generator: it yields the runs that it wants, and is sent their times. So the searches
+of many schemes advance together, and a lab makes the runs of all side by side.
+
+A run ends once it takes a quarter longer than the scheme's best run of its seed so far.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from anabranch.net.errors import RunAborted
+from papers._lab import Lab, Outcome, Trial
+
+Setting = TypeVar("Setting", bound=Hashable)
+Name = TypeVar("Name", bound=Hashable)
+
+_HIGHEST, _LOWEST = 8, 1 / 4  # times the first rate
+_PATIENCE = 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted(Generic[Setting]):
+    """A run that a search wants.
+
+    Args:
+        setting: of the scheme.
+        rate: learning rate.
+        seed: of the run.
+        most_s: when it ends without the target.
+    """
+
+    setting: Setting
+    rate: float
+    seed: int
+    most_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned(Generic[Setting]):
+    """A scheme's best setting and learning rate.
+
+    Args:
+        setting, rate: see :class:`Wanted`.
+        times_s: time to the target with these, for each seed, seconds; infinite where no setting
+            reached it with all seeds.
+    """
+
+    setting: Setting
+    rate: float
+    times_s: tuple[float, ...]
+
+
+Search = Generator[list[Wanted[Setting]], list[float | None], Tuned[Setting]]
+
+
+def search(
+    settings: Sequence[Setting],
+    more: Callable[[Setting], Sequence[Setting]],
+    first: Callable[[Setting], float],
+    seeds: Sequence[int],
+    most_s: float,
+) -> Search[Setting]:
+    """Search a scheme's settings for the least mean time over seeds; each gets its own best rate.
+
+    Rates are tried by powers of two from the first one on: upwards while that helps, else
+    downwards.
+
+    Args:
+        settings: tried in order.
+        more: returns settings to try after them, given the best of them.
+        first: returns a setting's first rate.
+        seeds: of the runs.
+        most_s: when a run ends in any case.
+    """
+    best = Tuned(settings[0], first(settings[0]), (math.inf,) * len(seeds))
+    for setting in settings:
+        best = yield from _rates(setting, first(setting), best, seeds, most_s)
+    for setting in more(best.setting):
+        best = yield from _rates(setting, first(setting), best, seeds, most_s)
+    return best
+
+
+def _rates(
+    setting: Setting, first: float, best: Tuned[Setting], seeds: Sequence[int], most_s: float
+) -> Search[Setting]:
+    """Try rates of one setting; return the best of them, or the best so far."""
+    own: dict[float, float] = {}  # mean times of rates, infinite where a seed does not get there
+
+    def attempt(rate: float) -> Search[Setting]:
+        limits_s = [min(most_s, _PATIENCE * each_s) for each_s in best.times_s]
+        wanted = [Wanted(setting, rate, *each) for each in zip(seeds, limits_s, strict=True)]
+        told = yield wanted
+        times_s = tuple(math.inf if each_s is None else each_s for each_s in told)
+        own[rate] = sum(times_s)
+        return Tuned(setting, rate, times_s) if sum(times_s) < sum(best.times_s) else best
+
+    def is_best(rate: float) -> bool:
+        return own[rate] == min(own.values()) < math.inf
+
+    best = yield from attempt(first)
+    best = yield from attempt(2 * first)
+    while is_best(max(own)) and max(own) < _HIGHEST * first:
+        best = yield from attempt(2 * max(own))
+    while not is_best(max(own)) and _falls(own) and min(own) > _LOWEST * first:
+        best = yield from attempt(min(own) / 2)
+    return best
+
+
+def _falls(own: Mapping[float, float]) -> bool:
+    """Return whether a lower rate may be better: the lowest is the best, or none is known."""
+    return own[min(own)] == min(own.values())
+
+
+def together(
+    searches: Mapping[Name, Search[Setting]],
+    times_s: Callable[[list[tuple[Name, Wanted[Setting]]]], Sequence[float | None]],
+) -> dict[Name, Tuned[Setting]]:
+    """Advance searches together, and return what each found.
+
+    Args:
+        searches: by name.
+        times_s: makes the runs that searches of these names want, and returns when each reached its
+            target, seconds; None where it did not.
+    """
+    found: dict[Name, Tuned[Setting]] = {}
+    asked = {name: next(each) for name, each in searches.items()}
+    while asked:
+        flat = [(name, each) for name, wanted in asked.items() for each in wanted]
+        times = iter(times_s(flat))
+        told = {name: [next(times) for _ in wanted] for name, wanted in asked.items()}
+        asked = {}
+        for name, of in told.items():
+            try:
+                asked[name] = searches[name].send(of)
+            except StopIteration as ended:
+                found[name] = ended.value
+    return {name: found[name] for name in searches}
+
+
+def all_of(lab: Lab, trials: Sequence[Trial]) -> list[Outcome | None]:
+    """Return the outcomes of trials; None for those that diverged."""
+    try:
+        return [*lab.measure(trials)]
+    except RunAborted:
+        return [_alone(lab, each) for each in trials]  # the lab has them all by now
+
+
+def _alone(lab: Lab, trial: Trial) -> Outcome | None:
+    try:
+        (run,) = lab.measure([trial])
+    except RunAborted:
+        return None
+    return run
+
+
+def times_s(lab: Lab, trials: Sequence[Trial]) -> list[float | None]:
+    """Return when each trial reached its target, seconds; None where it did not, or diverged."""
+    return [None if run is None else run.reached_s for run in all_of(lab, trials)]

@@ -1,0 +1,77 @@
+"""Settings and learning rates: which runs a search wants, and what it finds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from papers._tuning import Tuned, Wanted, search, together
+
+Times = Callable[[Wanted[str]], float | None]
+
+
+def found(
+    settings: Sequence[str],
+    times_s: Times,
+    more: Callable[[str], Sequence[str]] = lambda best: (),
+) -> tuple[Tuned[str], list[Wanted[str]]]:
+    made: list[Wanted[str]] = []
+
+    def run(wanted: list[tuple[str, Wanted[str]]]) -> list[float | None]:
+        made.extend(each for _, each in wanted)
+        return [
+            None if (at_s := times_s(each)) is None or at_s > each.most_s else at_s
+            for _, each in wanted
+        ]
+
+    searches = {"it": search(settings, more, lambda of: 0.4, [1000, 1001], 500.0)}
+    return together(searches, run)["it"], made
+
+
+def by_rate(**times_s: float) -> Times:
+    known = {float(rate[1:].replace("_", ".")): each for rate, each in times_s.items()}
+    return lambda wanted: known.get(wanted.rate)
+
+
+def test_the_best_rate_is_one_that_has_a_worse_one_on_either_side() -> None:
+    best, _ = found(["a"], by_rate(r0_2=90.0, r0_4=80.0, r0_8=70.0, r1_6=75.0))
+    assert best == Tuned("a", 0.8, (70.0, 70.0))
+    best, made = found(["a"], by_rate(r0_1=60.0, r0_2=50.0, r0_4=80.0))
+    assert best.rate == 0.2
+    assert {each.rate for each in made} == {0.1, 0.2, 0.4, 0.8}
+
+
+def test_a_run_ends_a_quarter_later_than_the_best_of_its_seed() -> None:
+    _, made = found(["a", "b"], lambda wanted: 80.0 if wanted.setting == "a" else 300.0)
+    assert made[0].most_s == 500
+    assert {each.most_s for each in made[2:]} == {100.0}
+
+
+def test_what_comes_after_the_best_setting_is_tried_too() -> None:
+    times_s = {"a": 90.0, "b": 80.0, "b, more": 60.0}
+    best, _ = found(["a", "b"], lambda of: times_s[of.setting], lambda best: (f"{best}, more",))
+    assert best.setting == "b, more"
+
+
+def test_where_none_gets_there_the_first_setting_has_the_first_rate() -> None:
+    best, made = found(["a", "b"], lambda wanted: None)
+    assert (best.setting, best.rate, best.times_s) == ("a", 0.4, (math.inf, math.inf))
+    assert {each.rate for each in made} == {0.1, 0.2, 0.4, 0.8}
+
+
+def test_searches_advance_together() -> None:
+    rounds: list[int] = []
+
+    def run(wanted: list[tuple[str, Wanted[str]]]) -> list[float | None]:
+        rounds.append(len(wanted))
+        return [each.rate + 1 for _, each in wanted]
+
+    searches = {
+        name: search([name], lambda best: (), lambda of: 0.4, [1000], 500.0) for name in "abc"
+    }
+    assert {name: each.rate for name, each in together(searches, run).items()} == {
+        "a": 0.1,
+        "b": 0.1,
+        "c": 0.1,
+    }
+    assert rounds == [3, 3, 3, 3]
