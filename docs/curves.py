@@ -1,7 +1,8 @@
 """Curves of docs/reproductions, as SVG, from the JSON of `python -m papers`: `make pages`.
 
-Where a page shows `results/NAME.svg`, it is drawn from `results/NAME.json` beside it.
-Colours are such as can be seen on white and on dark pages.
+Where a page shows `results/NAME.svg`, it is drawn from `results/NAME.json` beside it. Where that is
+not there, all `results/NAME-*.json` with a ``grid`` are its lines. Colours can be seen on white and
+on dark pages.
 """
 
 from __future__ import annotations
@@ -16,20 +17,65 @@ from typing import Any
 
 REPRODUCTIONS = Path(__file__).parent / "reproductions"
 SHOWN = re.compile(r"!\[[^]]*\]\((\S+)\.svg\)")
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 COLOURS = ("#2f7ed8", "#e8743b", "#19a979", "#bf399e", "#d9a400", "#6c8893", "#8d6bd1", "#a3622c")
 _GREY = "#808080"
 _PANEL = 340, 240  # of its axes, pixels
+_CELL = 270, 112
 _LEFT, _TOP, _BETWEEN, _BELOW = 48, 40, 40, 70
 
 
 def pictures() -> dict[Path, str]:
-    """Return the curves that pages show, as SVG, by the file that holds them."""
+    """Return the pictures that pages show, as SVG, by the file that holds them."""
     drawn = {}
     for page in sorted(REPRODUCTIONS.glob("*.md")):
-        for name in SHOWN.findall(page.read_text("utf-8")):
-            document = json.loads((page.parent / f"{name}.json").read_text("utf-8"))
-            drawn[page.parent / f"{name}.svg"] = picture(document)
+        for name in SHOWN.findall(COMMENT.sub("", page.read_text("utf-8"))):
+            path = page.parent / f"{name}.json"
+            if path.exists():
+                drawn[path.with_suffix(".svg")] = picture(json.loads(path.read_text("utf-8")))
+                continue
+            found = sorted(path.parent.glob(f"{path.stem}-*.json"))
+            drawn[path.with_suffix(".svg")] = grid(
+                [json.loads(each.read_text("utf-8")) for each in found]
+            )
     return drawn
+
+
+def grid(documents: Sequence[Mapping[str, Any]]) -> str:
+    """Return a grid as SVG: a line for each document, a column for each of its cells.
+
+    Args:
+        documents: what JSON files hold. In each, ``picture.grid`` has the name of the ``line``, all
+            ``names`` that have colours, and the ``cells`` by column: each has ``lines`` of text,
+            and a ``name``, which is empty for a grey cell.
+    """
+    grids = [document["picture"]["grid"] for document in documents]
+    colours = dict(zip(grids[0]["names"], COLOURS, strict=False))
+    columns = list(grids[0]["cells"])
+    width, height = _CELL
+    left, top = 120, 30
+    total = left + len(columns) * width, top + len(grids) * height
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total[0]} {total[1]}" '
+        'font-family="system-ui, sans-serif" font-size="13">'
+    ]
+    for across, column in enumerate(columns):
+        parts.append(_text(left + across * width + 8, top - 10, column, _GREY))
+    for down, of in enumerate(grids):
+        y = top + down * height
+        parts.append(_text(left - 8, y + 22, of["line"], _GREY, "end"))
+        for across, column in enumerate(columns):
+            cell, x = of["cells"][column], left + across * width
+            colour = colours.get(cell["name"], _GREY)
+            parts.append(
+                f'<rect x="{x + 2}" y="{y + 2}" width="{width - 4}" height="{height - 4}" '
+                f'fill="{colour}" fill-opacity="0.15" stroke="{colour}"/>'
+            )
+            parts += [
+                _text(x + 8, y + 20 + 17 * number, line, colour if number == 0 else _GREY)
+                for number, line in enumerate(cell["lines"])
+            ]
+    return "\n".join([*parts, "</svg>"]) + "\n"
 
 
 def picture(document: Mapping[str, Any]) -> str:

@@ -192,6 +192,23 @@ def test_a_curve_goes_up_as_accuracy_does() -> None:
     assert {"static", "dynamic", "a < b", "180", "100%"} <= set(texts)
 
 
+def test_a_grid_has_a_line_for_each_json_and_is_grey_where_none_is_first() -> None:
+    cells = {
+        "Gini 0": {"name": "b", "lines": ["b", "9 s"]},
+        "Gini 1": {"name": "", "lines": ["none"]},
+    }
+    names = ["a", "b"]
+    documents = [
+        {"picture": {"grid": {"line": line, "names": names, "cells": cells}}}
+        for line in ("lan", "wan")
+    ]
+    drawn = ElementTree.fromstring(curves.grid(documents))
+    boxes = [each.get("fill") for each in drawn.iter() if each.tag.endswith("rect")]
+    assert boxes == 2 * [curves.COLOURS[1], "#808080"]
+    texts = [each.text for each in drawn.iter() if each.text and each.text.strip()]
+    assert texts == ["Gini 0", "Gini 1", "lan", "b", "9 s", "none", "wan", "b", "9 s", "none"]
+
+
 RESULT = {
     "experiment": "toy/fig1",
     "commit": "0123456789",
