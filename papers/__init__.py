@@ -15,6 +15,7 @@ from papers.haaf import fig14 as haaf_fig14
 from papers.haaf import fig15 as haaf_fig15
 from papers.haaf import trees as haaf_trees
 from papers.intermittent import adaptive
+from papers.intermittent import future as intermittent_future
 from papers.intermittent import tables as intermittent_tables
 from papers.map import cell
 from papers.netstorm import (
@@ -88,7 +89,8 @@ EXPERIMENTS = {
         *haaf_fig09.EXPERIMENTS,
         *cell.EXPERIMENTS,
         *intermittent_tables.EXPERIMENTS,
-        *adaptive.EXPERIMENTS,
+        *intermittent_future.EXPERIMENTS,
+        adaptive.EXPERIMENT,
     )
 }
 """Every experiment, by name."""

@@ -10,24 +10,47 @@ The text leaves some points open. This module decides:
   latency", which this waiting explains. Then it replaces its model by the mean of its own model and
   all models that have arrived since its last mean. It sends to half of its neighbours, rounded up,
   or to one of them with probability 1 / (l_i T).
+
+An all-reduce's models do not depend on times. So :func:`all_reduce` trains them once, and
+:func:`timed` says when they were there, for any time of an iteration. Gossip also has the paper's
+future work (V): a bound on a node's lead, which it knows by the vector clocks that all nodes send
+to all after each iteration, and models that are sent after a move alone.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
 
 from anabranch.log.events import REACHED_BY, Evaluated, ReachedBy
 from anabranch.log.target import Target
-from anabranch.period import NearPeers, RandomPeers
+from anabranch.period import VectorClock
 from anabranch.period.peers import AnyPeers
 from anabranch_lab.tasks.train import Trainer
 
 Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """How nodes' models are looked at, and when a run ends.
+
+    Args:
+        every: iterations between two evaluations of a node.
+        samples: of an evaluation.
+        target: the accuracy that ends a run.
+        until: the rule by which it does, see :mod:`anabranch.log.target`.
+    """
+
+    every: int
+    samples: int
+    target: float
+    until: ReachedBy
 
 
 @dataclass(slots=True)
@@ -38,11 +61,13 @@ class Literal:
         reached_by: when the target was reached, seconds, by rule; None: never.
         curve: (seconds, mean accuracy over the nodes) of each evaluated iteration.
         iterations: the most of any node.
+        messages: how many models were sent.
     """
 
-    reached_by: dict[str, float | None]
+    reached_by: dict[str, float | None] = field(default_factory=dict)
     curve: list[tuple[float, float]] = field(default_factory=list)
     iterations: int = 0
+    messages: int = 0
 
 
 class Edges:
@@ -65,12 +90,12 @@ class Edges:
         return {target: each for target, each in enumerate(row) if target != source}
 
 
-class _Looks:
+class _Record:
     """Records the accuracies of nodes' models."""
 
-    def __init__(self, target: float, nodes: int, until: ReachedBy) -> None:
-        self._until = until
-        self._rules = {rule: Target(target, rule, nodes) for rule in REACHED_BY}
+    def __init__(self, looks: Looks, nodes: int) -> None:
+        self._until = looks.until
+        self._rules = {rule: Target(looks.target, rule, nodes) for rule in REACHED_BY}
         self.found = Literal(dict.fromkeys(REACHED_BY))
         self._by_step: dict[int, list[float]] = {}
         self._nodes = nodes
@@ -84,108 +109,208 @@ class _Looks:
         of_step = self._by_step.setdefault(step, [])
         of_step.append(accuracy)
         if len(of_step) == self._nodes:
-            self.found.curve.append((at_s, sum(of_step) / self._nodes))
+            self.found.curve.append((round(at_s, 2), round(sum(of_step) / self._nodes, 4)))
         return self.found.reached_by[self._until] is not None
 
 
 def all_reduce(
-    nodes: list[Trainer],
-    edges: Edges,
-    every: int,
-    step_s: float,
-    look_every: int,
-    samples: int,
-    target: float,
-    longest_s: float,
-    until: ReachedBy,
-) -> Literal:
+    nodes: Sequence[Trainer], every: int, looks: Looks, most_iterations: int
+) -> list[list[float]]:
     """Average all models after each `every` iterations, until they reach a target.
 
     Args:
         nodes: a trainer for each node; all begin with the same model.
-        edges: between the nodes.
         every: iterations between two averages.
-        step_s: how long an iteration takes.
-        look_every: iterations between two evaluations.
-        samples: of an evaluation.
-        target: the accuracy.
-        longest_s: when the run ends in any case.
-        until: the rule by which the target ends the run, see :mod:`anabranch.log.target`.
+        looks: at the models.
+        most_iterations: when the run ends in any case.
+
+    Returns:
+        The accuracies of each look, shape (looks, nodes).
     """
-    looks, now_s, step = _Looks(target, len(nodes), until), 0.0, 0
-    while now_s < longest_s:
-        step += 1
+    record, seen = _Record(looks, len(nodes)), []
+    for step in range(1, most_iterations + 1):
         for node in nodes:
             node.compute_gradients()
             node.update()
-        now_s += step_s
         if step % every == 0:
-            pairs = [(a, b) for a in range(len(nodes)) for b in range(len(nodes)) if a != b]
-            now_s += max(edges.use_s(*pair) for pair in pairs)
             mean = np.mean([node.flat.parameters for node in nodes], axis=0)
             for node in nodes:
                 node.flat.parameters[:] = mean
-        if step % look_every == 0:
-            seen = [node.accuracy(samples) for node in nodes]
-            looked = [looks.look(now_s, which, step, each) for which, each in enumerate(seen)]
+        if step % looks.every == 0:
+            seen.append([node.accuracy(looks.samples) for node in nodes])
+            looked = [record.look(step, node, step, each) for node, each in enumerate(seen[-1])]
             if looked[-1]:
                 break
-    looks.found.iterations = step
-    return looks.found
+    return seen
+
+
+def timed(
+    seen: Sequence[Sequence[float]], edges: Edges, every: int, step_s: float, looks: Looks
+) -> Literal:
+    """Return when models of :func:`all_reduce` were there.
+
+    Args:
+        seen: the accuracies of each look, shape (looks, nodes).
+        edges: between the nodes.
+        every: iterations between two averages.
+        step_s: how long an iteration takes.
+        looks: as the models were looked at.
+    """
+    nodes = len(seen[0])
+    record, now_s = _Record(looks, nodes), 0.0
+    pairs = [(a, b) for a in range(nodes) for b in range(nodes) if a != b]
+    for step in range(1, len(seen) * looks.every + 1):
+        now_s += step_s
+        if step % every == 0:
+            now_s += max(edges.use_s(*pair) for pair in pairs)
+            record.found.messages += len(pairs)
+        if step % looks.every == 0:
+            for node, accuracy in enumerate(seen[step // looks.every - 1]):
+                record.look(now_s, node, step, accuracy)
+    record.found.iterations = len(seen) * looks.every
+    return record.found
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """Which models nodes that gossip send, and to whom.
+
+    Args:
+        peers: the choice of receivers of a node's model.
+        most_ahead: how many iterations a node may be ahead of any other, as far as it knows; None
+            for no bound.
+        moved: the norm of the change of a node's model since it last sent it, over the norm of that
+            model, from which on it sends it; 0: after each iteration.
+    """
+
+    peers: AnyPeers
+    most_ahead: int | None = None
+    moved: float = 0.0
 
 
 def gossip(
-    nodes: list[Trainer],
+    nodes: Sequence[Trainer],
     edges: Edges,
-    peers: AnyPeers,
+    letters: Letters,
     step_s: float,
-    look_every: int,
-    samples: int,
-    target: float,
+    looks: Looks,
     longest_s: float,
-    until: ReachedBy,
     seed: int,
 ) -> Literal:
-    """Send models to some neighbours after each iteration, and average with models that arrived.
+    """Send models to some neighbours after iterations, and average with models that arrived.
 
     Args:
-        nodes, edges, step_s, look_every, samples, target, longest_s, until: as for ``all_reduce``.
-        peers: the choice of receivers of a node's model.
-        seed: of that choice.
+        nodes: a trainer for each node; all begin with the same model.
+        edges: between the nodes.
+        letters: which models are sent.
+        step_s: how long an iteration takes.
+        looks: at the models.
+        longest_s: when the run ends in any case.
+        seed: of the choice of receivers.
     """
-    looks, draw = _Looks(target, len(nodes), until), np.random.default_rng((seed, 1))
-    steps = [0] * len(nodes)
-    come: list[list[tuple[float, Floats]]] = [[] for _ in nodes]
-    # A heap of (end of the node's iteration in seconds, node).
-    waiting = [(step_s, node) for node in range(len(nodes))]
-    while waiting and waiting[0][0] < longest_s:
-        now_s, which = heapq.heappop(waiting)
-        node = nodes[which]
-        began_s = now_s - step_s
-        ready = [model for at_s, model in come[which] if at_s <= began_s]
-        come[which] = [each for each in come[which] if each[0] > began_s]
-        if ready:
-            node.flat.parameters[:] = np.mean([node.flat.parameters, *ready], axis=0)
+    return _Gossip(nodes, edges, letters, step_s, looks, seed).until(longest_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """A model under way, if there is one, and its sender's clock."""
+
+    values: Floats | None
+    clock: tuple[int, ...]
+
+
+class _Gossip:
+    """Nodes that gossip: a heap of moments, at which a model arrives or a node may go on.
+
+    A node is either in an iteration, or waits for models that it sent, or is held by its bound.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Trainer],
+        edges: Edges,
+        letters: Letters,
+        step_s: float,
+        looks: Looks,
+        seed: int,
+    ) -> None:
+        self._nodes, self._edges, self._letters = nodes, edges, letters
+        self._step_s, self._looks = step_s, looks
+        self._draw = np.random.default_rng((seed, 1))
+        self._record = _Record(looks, len(nodes))
+        self._clocks = [VectorClock(n, len(nodes), letters.most_ahead) for n in range(len(nodes))]
+        self._come: list[list[Floats]] = [[] for _ in nodes]
+        self._sent = [node.flat.parameters.copy() for node in nodes]
+        self._held: set[int] = set()
+        # (seconds, order, node, what arrives; None: the node's iteration ends, if it is in one).
+        self._moments: list[tuple[float, int, int, _Message | None]] = []
+        self._order = count()
+        self._trains: set[int] = set()
+
+    def until(self, longest_s: float) -> Literal:
+        """Run until the target is reached, or until this moment."""
+        for node in range(len(self._nodes)):
+            self._go_on(node, 0.0)
+        while self._moments and self._moments[0][0] < longest_s:
+            now_s, _, node, message = heapq.heappop(self._moments)
+            if message is not None:
+                if message.values is not None:
+                    self._come[node].append(message.values)
+                self._clocks[node].hear(message.clock)
+                if node in self._held:
+                    self._go_on(node, now_s)
+            elif node not in self._trains:
+                self._go_on(node, now_s)
+            elif self._ended(node, now_s):
+                break
+        self._record.found.iterations = max(clock.steps for clock in self._clocks)
+        return self._record.found
+
+    def _at(self, at_s: float, node: int, message: _Message | None = None) -> None:
+        heapq.heappush(self._moments, (at_s, next(self._order), node, message))
+
+    def _go_on(self, which: int, now_s: float) -> None:
+        """Begin an iteration with the mean of the models that have come, unless held."""
+        self._held.discard(which)
+        if not self._clocks[which].may_step():
+            self._held.add(which)
+            return
+        node = self._nodes[which]
+        if self._come[which]:
+            node.flat.parameters[:] = np.mean([node.flat.parameters, *self._come[which]], axis=0)
+            self._come[which] = []
         node.compute_gradients()
         node.update()
-        steps[which] += 1
-        if steps[which] % look_every == 0:
-            seen = node.accuracy(samples)
-            if looks.look(now_s, which, steps[which], seen):
-                break
-        chosen = peers.choose(edges.from_node(which), len(nodes) - 1, draw)
-        took_s = [0.0]
+        self._trains.add(which)
+        self._at(now_s + self._step_s, which)
+
+    def _ended(self, which: int, now_s: float) -> bool:
+        """End an iteration, and send its model; return whether the run is over."""
+        self._trains.discard(which)
+        clock, node = self._clocks[which], self._nodes[which]
+        clock.step()
+        if clock.steps % self._looks.every == 0:
+            accuracy = node.accuracy(self._looks.samples)
+            if self._record.look(now_s, which, clock.steps, accuracy):
+                return True
+        took_s, chosen = [0.0], list[int]()
+        near = self._edges.from_node(which)
+        if self._has_moved(which):
+            self._sent[which] = node.flat.parameters.copy()
+            chosen = self._letters.peers.choose(near, len(self._nodes) - 1, self._draw)
         for other in chosen:
-            took_s.append(edges.use_s(which, other))
-            come[other].append((now_s + took_s[-1], node.flat.parameters.copy()))
-        heapq.heappush(waiting, (now_s + max(took_s) + step_s, which))
-    looks.found.iterations = max(steps)
-    return looks.found
+            took_s.append(self._edges.use_s(which, other))
+            self._at(now_s + took_s[-1], other, _Message(self._sent[which], clock.known))
+            self._record.found.messages += 1
+        if self._letters.most_ahead is not None:
+            for other in sorted(near.keys() - {*chosen}):
+                self._at(
+                    now_s + self._edges.use_s(which, other), other, _Message(None, clock.known)
+                )
+        self._at(now_s + max(took_s), which)
+        return False
 
-
-def strategies() -> Iterator[tuple[str, int | AnyPeers]]:
-    """Yield the paper's strategies by name: iterations between all-reduces, or peers of gossip."""
-    for every in (1, 2, 4, 8):
-        yield f"all-reduce-{every}", every
-    yield "gossip-random", RandomPeers(share=0.5)
-    yield "gossip-latency", NearPeers(count=1)
+    def _has_moved(self, which: int) -> bool:
+        sent = self._sent[which]
+        change = np.linalg.norm(self._nodes[which].flat.parameters - sent)
+        return bool(change >= self._letters.moved * np.linalg.norm(sent))

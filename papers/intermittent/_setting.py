@@ -74,7 +74,9 @@ def edge(sites: int, up_bps: float, down_bps: float, latency_s: float) -> Overla
     return Overlay("edge", names, links)
 
 
-def _intermittent(sites: int) -> Callable[[int], Overlay]:
+def intermittent(sites: int) -> Callable[[int], Overlay]:
+    """Return a function that draws the paper's complete network from a seed."""
+
     def draw(seed: int) -> Overlay:
         return random_complete(
             sites, seed, low_bps=1e8, high_bps=1e8, latency_s=(1.0, 5.0), latency_drift_s=0.5
@@ -123,14 +125,14 @@ NETWORKS: Mapping[str, Network] = {
     ),
     "intermittent-3": Network(
         "3 sites, messages of 1 to 5 s that drift by up to 0.5 s",
-        _intermittent(3),
+        intermittent(3),
         step_s=0.25,
         route=Star(),
         most_s=1000.0,
     ),
     "intermittent-9": Network(
         "9 sites, messages of 1 to 5 s that drift by up to 0.5 s",
-        _intermittent(9),
+        intermittent(9),
         step_s=0.25,
         route=Star(),
         most_s=2000.0,

@@ -1,20 +1,20 @@
-"""Time to a target with fixed periods, and with the adaptive one."""
+"""Time to a target with fixed periods, and with the adaptive one, on networks of many kinds."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from statistics import fmean, median
 
-from papers._choice import FIRST, Choice, best_rate
 from papers._compare import compared
 from papers._experiment import Experiment
 from papers._lab import Lab, Outcome, Trial
 from papers._result import Result, Row
+from papers._tuning import Wanted, all_of, search, times_s, together
 from papers.intermittent import _setting as setting
 
 OURS = "adaptive"
+FIRST_RATE = 0.2
 _SEEDS = 8
 _TUNING = (1000, 1001)  # added to the first seed: not among those that are measured
 _QUICK_NOTE = "Quick: one seed, one learning rate; says that it runs, and nothing of who is sooner."
@@ -23,99 +23,92 @@ _NOTE = (
     f"large, batches of {setting.BATCH}, labels dealt by Dirichlet alpha = {setting.ALPHA:g}, "
     f"jitter 5 %. The target is {setting.TARGET:.0%} of held-out samples, in the mean over the "
     "sites' models, looked at after each local step. Each period has the learning rate, of powers "
-    "of two, that was best on two other seeds. Times are medians, the least to the most in "
-    "parentheses. The best fixed period is that with the least geometric mean of the measured "
-    "times, chosen in hindsight; ratios to it are geometric means over the seeds, seed by seed, "
-    "with 95 % intervals of Student's t on their logarithms."
+    f"of two, that was best on two other seeds. Times are geometric means of {_SEEDS} seeds, the "
+    "least to the most in parentheses, or how many reach the target. The best fixed period is that "
+    "with the least geometric mean of the measured times, chosen in hindsight; ratios to it are "
+    "geometric means over the seeds, seed by seed, with 95 % intervals of Student's t on their "
+    "logarithms."
 )
 
-Runs = Mapping[str, Sequence[Outcome]]
+Case = tuple[str, str]
+"""The names of a network and of a period."""
 
 
-def _make(lab: Lab, name: str) -> Result:
-    network = {**setting.NETWORKS, **setting.CHANGING}[name]
-    tuning: list[Outcome] = []
-    rates = {period: _rate(lab, name, period, tuning) for period in setting.periods()}
+def _make(lab: Lab) -> Result:
+    networks = {**setting.NETWORKS, **setting.CHANGING}
+    cases = [(name, period) for name in networks for period in setting.periods()]
+    rates = _rates(lab, cases)
     seeds = range(lab.seed, lab.seed + (1 if lab.quick else _SEEDS))
     trials = [
-        setting.trial(lab, name, period, rate, seed, network.most_s, use="measured")
+        setting.trial(lab, *case, rate, seed, networks[case[0]].most_s, use="measured")
+        for case, rate in rates.items()
         for seed in seeds
-        for period, rate in rates.items()
     ]
-    measured = lab.measure(trials)
-    runs = {each: [o for o in measured if o.labels["period"] == each] for each in rates}
-    fixed = [each for each in rates if each != OURS]
-    best = min(fixed, key=lambda each: mean_s(runs[each]))
+    measured = all_of(lab, trials)
+    runs = {
+        case: measured[at * len(seeds) : (at + 1) * len(seeds)] for at, case in enumerate(cases)
+    }
     rows = [
-        Row(f"{each}: to the target", "", _to_target(runs[each]), f"learning rate {rates[each]:g}")
-        for each in rates
+        Row(f"{name}: {period}", "", _told(of), f"rate {rates[name, period]:g}")
+        for (name, period), of in runs.items()
     ]
-    is_changing = name in setting.CHANGING
-    claim = "less than 1" if is_changing else "at most 1.05"
-    rows.append(Row("best fixed period", "", best, "in hindsight"))
-    rows += [
-        Row(
-            f"{OURS} over {each}",
-            claim if is_changing or each == best else "",
-            compared(_times_s(runs[OURS]), _times_s(runs[each])),
-        )
-        for each in fixed
-    ]
-    rows.append(Row(f"{OURS}: local steps to an average", "", _steps(runs[OURS])))
-    note = _QUICK_NOTE if lab.quick else _NOTE
-    step = f"{network.what}; a local step takes {network.step_s:g} s."
-    return Result(tuple(rows), (note, f"{name}: {step}"))
+    for name in networks:
+        fixed = [period for of, period in cases if of == name and period != OURS]
+        best = min(fixed, key=lambda period: mean_s(runs[name, period]))
+        mine = runs[name, OURS]
+        ratio = compared(_times_s(mine), _times_s(runs[name, best]))
+        rows.append(Row(f"{name}: {OURS} over the best fixed", "", ratio, best))
+        rows.append(Row(f"{name}: local steps that it chose", "", _steps(mine)))
+    about = [f"{name}: {of.what}; a step takes {of.step_s:g} s." for name, of in networks.items()]
+    return Result(tuple(rows), (_QUICK_NOTE if lab.quick else _NOTE, *about))
 
 
-def _rate(lab: Lab, name: str, period: str, log: list[Outcome]) -> float:
+def _rates(lab: Lab, cases: Sequence[Case]) -> Mapping[Case, float]:
+    """Return the best learning rates, on seeds that are not measured."""
     if lab.quick:
-        return FIRST
-    most_s = {**setting.NETWORKS, **setting.CHANGING}[name].most_s
+        return dict.fromkeys(cases, FIRST_RATE)
+    networks = {**setting.NETWORKS, **setting.CHANGING}
+    seeds = [lab.seed + each for each in _TUNING]
+    searches = {
+        case: search(
+            [case], lambda best: (), lambda of: FIRST_RATE, seeds, networks[case[0]].most_s
+        )
+        for case in cases
+    }
 
-    def make(rate: float, seed: int, limit_s: float) -> Trial:
-        return setting.trial(lab, name, period, rate, seed, limit_s, use="tuning")
+    def make(case: Case, wanted: Wanted[Case]) -> Trial:
+        name, period = case
+        of = wanted.rate, wanted.seed, wanted.most_s
+        return setting.trial(lab, name, period, *of, use="tuning")
 
-    found: Choice | None = best_rate(lab, make, [lab.seed + k for k in _TUNING], most_s, log)
-    return FIRST if found is None else found.rate
-
-
-def _seconds(run: Outcome) -> float:
-    """Return how long a run took to the target; infinite if it did not reach it."""
-    return math.inf if run.reached_s is None else run.reached_s
+    tuned = together(searches, lambda wanted: times_s(lab, [make(*each) for each in wanted]))
+    return {case: best.rate for case, best in tuned.items()}
 
 
-def _times_s(runs: Sequence[Outcome]) -> list[float]:
-    return [_seconds(run) for run in runs]
+def _times_s(runs: Sequence[Outcome | None]) -> list[float]:
+    """Return how long runs took to the target; infinite for those that did not reach it."""
+    return [math.inf if run is None or run.reached_s is None else run.reached_s for run in runs]
 
 
-def mean_s(runs: Sequence[Outcome]) -> float:
+def mean_s(runs: Sequence[Outcome | None]) -> float:
     """Return the geometric mean of times to the target; infinite if one run does not reach it."""
     return math.exp(fmean(map(math.log, _times_s(runs))))
 
 
-def _to_target(runs: Sequence[Outcome]) -> str:
-    reached = [run.reached_s for run in runs if run.reached_s is not None]
-    if not reached:
-        return "not before its run ends"
-    told = f"{median(reached):.0f} ({min(reached):.0f} to {max(reached):.0f}) s"
+def _told(runs: Sequence[Outcome | None]) -> str:
+    reached = [each for each in _times_s(runs) if math.isfinite(each)]
     if len(reached) < len(runs):
-        return f"{len(reached)} of {len(runs)} reach it; those in {told}"
-    return f"{told}; geometric mean {mean_s(runs):.1f} s"
+        return f"{len(reached)} of {len(runs)}"
+    return f"{mean_s(runs):.0f} ({min(reached):.0f} to {max(reached):.0f}) s"
 
 
-def _steps(runs: Sequence[Outcome]) -> str:
-    found = [run.steps / run.rounds for run in runs if run.steps is not None and run.rounds]
+def _steps(runs: Sequence[Outcome | None]) -> str:
+    found = [run.steps / run.rounds for run in runs if run and run.steps is not None and run.rounds]
     if not found:
         return "not known"
     return f"{median(found):.1f} ({min(found):.1f} to {max(found):.1f}), over a run"
 
 
-EXPERIMENTS = tuple(
-    Experiment(
-        f"intermittent/adaptive-{name.replace(', ', '-')}",
-        f"the adaptive period beside fixed ones on {name}",
-        partial(_make, name=name),
-    )
-    for name in (*setting.NETWORKS, *setting.CHANGING)
+EXPERIMENT = Experiment(
+    "intermittent/adaptive", "the adaptive period beside fixed ones, on eight networks", _make
 )
-"""One for each network."""

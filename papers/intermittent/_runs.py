@@ -1,0 +1,285 @@
+"""Runs of the intermittent paper's tables: literal ones by a lab's map, ours in simulation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from anabranch.fleet import Compute
+from anabranch.log.events import ReachedBy
+from anabranch.train.work import DivergedError
+from anabranch_lab.run.scenario import Scenario, Stop
+from anabranch_lab.run.scenario.tasks import Train
+from papers._lab import Lab, Label, Outcome, Trial
+from papers._tuning import Wanted, search, times_s, together
+from papers.intermittent._literal import Edges, Literal, Looks, all_reduce, gossip, timed
+from papers.intermittent._strategies import (
+    BATCHES,
+    EVERY,
+    FIRST_RATE,
+    FITTED_S,
+    LATENCY_S,
+    LETTERS,
+    LOOK_EVERY,
+    LOOK_SAMPLES,
+    MOST_ITERATIONS,
+    SEEDS,
+    TARGET,
+    TRAINING_SAMPLES,
+    TUNING,
+    UNTIL,
+    network,
+    ours,
+)
+
+_NOTE = (
+    "MNIST, LeNet-5 (the paper: a CNN that it does not describe), plain SGD (the paper does not "
+    "state its rate), shards alike, {batch} samples an iteration: {batches} batches of a shard, as "
+    "in the paper. Latencies of 1 to 5 s drift by up to half a second with each message, drawn "
+    "anew with each of {seeds} seeds. The paper does not state the time of an iteration; rows have "
+    "{step_s:g} s, which fits the paper's first two rows, unless they name another. Seconds until "
+    "the first node's model reaches {target:.0%} of the first {samples} held-out samples, unless a "
+    "row says otherwise; medians, the least to the most in parentheses, and how many of the seeds "
+    "reach it where not all do. A run ends after {iterations} iterations, or as long. Each "
+    "strategy has the rate, of powers of two, that reached the target first on another seed, with "
+    "an iteration of {step_s:g} s. Ratios are geometric means, seed by seed, with 95 % intervals "
+    "of Student's t on their logarithms; where the interval has 1 in it, there is no difference."
+)
+QUICK_NOTE = "Quick: two seeds of a perceptron on 8 x 8 digits; says that it runs, no more."
+OURS = "ours: "
+"""Begins the names of our strategies' rates."""
+
+LiteralRuns = Mapping[str, Sequence[Literal]]
+OwnRuns = Mapping[str, Sequence[Outcome]]
+"""Runs by strategy, in order of their seeds."""
+
+Run = TypeVar("Run")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run of the paper's strategy.
+
+    Args:
+        strategy: its name.
+        nodes: how many.
+        task: what they train; its learning rate is the strategy's.
+        seed: of latencies, data and models.
+        looks: at the models.
+        most_iterations: when the run ends in any case.
+        step_s: of an iteration, where models depend on it; 0: where they do not.
+        longest_s: when a run with such a time ends in any case.
+    """
+
+    strategy: str
+    nodes: int
+    task: Train
+    seed: int
+    looks: Looks
+    most_iterations: int
+    step_s: float = 0.0
+    longest_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Made:
+    """What a job came to.
+
+    Args:
+        seen: of an all-reduce, the accuracies of each look, shape (looks, nodes).
+        run: of gossip.
+    """
+
+    seen: list[list[float]]
+    run: Literal
+
+
+def _made(job: Job, data_dir: Path | None) -> Made:
+    """Run one of the paper's strategies with one seed."""
+    import torch
+
+    from anabranch.train.optimisers import Sgd
+    from anabranch_lab.tasks.kinds import load_task
+    from anabranch_lab.tasks.models import build_model
+    from anabranch_lab.tasks.train import Trainer
+
+    torch.set_num_threads(1)
+    task, nodes, seed = job.task, job.nodes, job.seed
+    data = load_task(task.data, data_dir)
+    shards = task.partition.deal(data.train_labels.numpy(), nodes, seed, least=task.batch_size)
+    trainers = [
+        Trainer(
+            data,
+            build_model(task.model, data.shape, data.classes, seed, hidden=None, vocabulary=None),
+            shard,
+            Sgd(task.learning_rate),
+            task.batch_size,
+            seed=seed * nodes + node,
+        )
+        for node, shard in enumerate(shards)
+    ]
+    try:
+        if job.strategy in EVERY:
+            every = EVERY[job.strategy]
+            seen = all_reduce(trainers, every, job.looks, job.most_iterations)
+            return Made([[round(each, 4) for each in look] for look in seen], Literal())
+        letters = LETTERS[job.strategy]
+        of = Edges(nodes, seed), letters, job.step_s, job.looks, job.longest_s, seed
+        return Made([], gossip(trainers, *of))
+    except DivergedError:
+        return Made([], Literal())
+
+
+class Runs:
+    """The runs of one table.
+
+    Args:
+        lab: makes the runs.
+        nodes: how many.
+        literal, own: the names of the strategies.
+
+    Attributes:
+        nodes: see above.
+        step_s: the time of an iteration that fits the paper's.
+        batch: samples of an iteration.
+        seeds: of the measured runs.
+        rates: each strategy's learning rate; the names of ours begin with `OURS`.
+        note: what was run.
+    """
+
+    def __init__(self, lab: Lab, nodes: int, literal: Sequence[str], own: Sequence[str]) -> None:
+        self._lab, self.nodes = lab, nodes
+        self.step_s = FITTED_S[nodes]
+        self.batch = 16 if lab.quick else round(TRAINING_SAMPLES / nodes / BATCHES)
+        self.seeds = range(lab.seed, lab.seed + (2 if lab.quick else SEEDS))
+        self._ours = ours(nodes)
+        self._literal, self._own = literal, own
+        self.rates = self._rates()
+        self.note = _NOTE.format(
+            batch=self.batch,
+            batches=BATCHES,
+            seeds=len(self.seeds),
+            step_s=self.step_s,
+            target=TARGET,
+            samples=LOOK_SAMPLES[nodes],
+            iterations=MOST_ITERATIONS[nodes],
+        )
+
+    # --- runs
+
+    def _task(self, rate: float) -> Train:
+        quick = self._lab.quick
+        return Train(
+            data="digits" if quick else "mnist",
+            model="mlp" if quick else "lenet-5",
+            learning_rate=rate,
+            batch_size=self.batch,
+            evaluate_every=LOOK_EVERY[self.nodes],
+            evaluate_samples=LOOK_SAMPLES[self.nodes],
+            target_accuracy=TARGET,
+        )
+
+    def longest_s(self, step_s: float) -> float:
+        """Return when a run with such a time of an iteration ends in any case."""
+        return MOST_ITERATIONS[self.nodes] * (step_s + LATENCY_S)
+
+    def _job(self, name: str, rate: float, seed: int, step_s: float, until: ReachedBy) -> Job:
+        nodes = self.nodes
+        looks = Looks(LOOK_EVERY[nodes], LOOK_SAMPLES[nodes], TARGET, until)
+        job = Job(name, nodes, self._task(rate), seed, looks, MOST_ITERATIONS[nodes])
+        if name in EVERY:
+            return job
+        return replace(job, step_s=step_s, longest_s=self.longest_s(step_s))
+
+    def _timed(self, job: Job, made: Made, step_s: float) -> Literal:
+        if made.run.reached_by or not made.seen:
+            return made.run
+        edges = Edges(job.nodes, job.seed)
+        return timed(made.seen, edges, EVERY[job.strategy], step_s, job.looks)
+
+    def literal(self, step_s: float) -> LiteralRuns:
+        """Return runs of the paper's strategies, with such a time of an iteration."""
+        names = self._literal
+        jobs = [
+            self._job(name, self.rates[name], seed, step_s, UNTIL)
+            for name in names
+            for seed in self.seeds
+        ]
+        made = self._lab.map(_made, jobs, Made)
+        runs = [self._timed(job, each, step_s) for job, each in zip(jobs, made, strict=True)]
+        return self._by_name(names, runs)
+
+    def own(self, step_s: float) -> OwnRuns:
+        """Return runs of our strategies, with such a time of an iteration."""
+        names = self._own
+        trials = [
+            self._trial(
+                name, self.rates[f"{OURS}{name}"], seed, step_s, UNTIL, self.longest_s(step_s)
+            )
+            for name in names
+            for seed in self.seeds
+        ]
+        return self._by_name(names, self._lab.measure(trials))
+
+    def _by_name(self, names: Sequence[str], runs: Sequence[Run]) -> dict[str, list[Run]]:
+        many = len(self.seeds)
+        return {name: [*runs[at * many : (at + 1) * many]] for at, name in enumerate(names)}
+
+    def _trial(
+        self, name: str, rate: float, seed: int, step_s: float, until: ReachedBy, most_s: float
+    ) -> Trial:
+        of, task, nodes = self._ours[name], self._task(rate), self.nodes
+        scenario = Scenario(
+            overlay="intermittent",
+            route=of.route,
+            period=of.period,
+            gossip=of.how,
+            merge=of.merge,
+            task=task,
+            stop=Stop(rounds=100_000, after_s=most_s, at_target=True, reached_by=until),
+            compute=Compute(samples_per_s=task.batch_size / step_s),
+            sample_every_s=1e6,
+            seed=seed,
+        )
+        without = ("curve",) if until == "first" else ()
+        labels: dict[str, Label] = {"strategy": name, "step_s": step_s, "rate": rate, "seed": seed}
+        return Trial(labels, scenario, network(nodes, seed, of.near), without=without)
+
+    def _rates(self) -> dict[str, float]:
+        """Return each strategy's best rate on seeds that are not measured."""
+        twins = {name: rate_of for name in self._own if (rate_of := self._ours[name].rate_of)}
+        own = [f"{OURS}{name}" for name in self._own if name not in twins]
+        names = list(dict.fromkeys([*self._literal, *twins.values(), *own]))
+        found = dict.fromkeys(names, FIRST_RATE)
+        if not self._lab.quick:
+            seeds = [self._lab.seed + each for each in TUNING]
+            longest_s = self.longest_s(self.step_s)
+            searches = {
+                name: search([name], lambda best: (), lambda of: FIRST_RATE, seeds, longest_s)
+                for name in names
+            }
+            tuned = together(searches, self._times_s)
+            found = {name: best.rate for name, best in tuned.items()}
+        return found | {f"{OURS}{name}": found[rate_of] for name, rate_of in twins.items()}
+
+    def _times_s(self, wanted: Sequence[tuple[str, Wanted[str]]]) -> list[float | None]:
+        """Return when tuning runs first reached the target."""
+        trials: dict[str, Trial] = {}
+        jobs: dict[str, Job] = {}
+        for name, each in wanted:
+            if name.startswith(OURS):
+                of = name.removeprefix(OURS), each.rate, each.seed, self.step_s
+                trials[name] = self._trial(*of, "first", each.most_s)
+                continue
+            job = self._job(name, each.rate, each.seed, self.step_s, "first")
+            fits = min(job.most_iterations, math.ceil(each.most_s / self.step_s))
+            longest_s = min(job.longest_s, each.most_s)
+            jobs[name] = replace(job, most_iterations=fits, longest_s=longest_s)
+        made = self._lab.map(_made, [*jobs.values()], Made)
+        found = dict(zip(trials, times_s(self._lab, [*trials.values()]), strict=True))
+        for (name, job), done in zip(jobs.items(), made, strict=True):
+            found[name] = self._timed(job, done, self.step_s).reached_by.get("first")
+        return [found[name] for name, _ in wanted]

@@ -1,0 +1,54 @@
+"""Malik, Qi and Dalla, V: a bound on a node's lead, messages after a move, sparse networks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from papers._experiment import Experiment
+from papers._lab import Lab
+from papers._result import Result, Row
+from papers.intermittent._runs import OURS, QUICK_NOTE, LiteralRuns, OwnRuns, Runs
+from papers.intermittent._strategies import FUTURE, ours
+from papers.intermittent._told import megabytes, over, told
+
+_BASE = "gossip, half"
+_BASES = {"all-reduce every 4": "all-reduce every 4", "average": "all-reduce every 4"}
+"""What our strategies whose name begins so are compared with; others: gossip in pairs."""
+_PAIRS = "pairs, half"
+
+
+def _make(lab: Lab, nodes: int) -> Result:
+    own = [name for name in ours(nodes) if name not in _UNUSED]
+    runs = Runs(lab, nodes, (_BASE, *FUTURE), own)
+    rows = _rows(runs, runs.literal(runs.step_s), runs.own(runs.step_s))
+    return Result(tuple(rows), (runs.note, QUICK_NOTE) if lab.quick else (runs.note,))
+
+
+_UNUSED = ("all-reduce every 1", "all-reduce every 2", "all-reduce every 8", "plain, half")
+
+
+def _rows(runs: Runs, literal: LiteralRuns, own: OwnRuns) -> Iterator[Row]:
+    seeds = str(len(runs.seeds))
+    for name, of in literal.items():
+        rate = f"rate {runs.rates[name]:g}"
+        yield Row(f"literal: {name}", "future work", "", rate, told(of), seeds)
+        if name != _BASE:
+            ratio = over(of, literal[_BASE])
+            yield Row(f"literal: {name}, over {_BASE}", "", "", literal=ratio, seeds=seeds)
+    for name, mine in own.items():
+        why = f"rate {runs.rates[OURS + name]:g}; {megabytes(mine)} over all links"
+        yield Row(f"ours: {name}", "", told(mine), why, seeds=seeds)
+        base = next((to for begins, to in _BASES.items() if name.startswith(begins)), _PAIRS)
+        if name != base:
+            yield Row(f"ours: {name}, over {base}", "", over(mine, own[base]), seeds=seeds)
+
+
+EXPERIMENTS = tuple(
+    Experiment(
+        f"intermittent/future{nodes}",
+        f"what the paper leaves to the future, with {nodes} nodes",
+        partial(_make, nodes=nodes),
+    )
+    for nodes in (3, 9)
+)
