@@ -17,7 +17,7 @@ from papers.haaf import trees as haaf_trees
 from papers.intermittent import adaptive
 from papers.intermittent import future as intermittent_future
 from papers.intermittent import tables as intermittent_tables
-from papers.map import cell
+from papers.map import network as map_network
 from papers.netstorm import (
     fig01,
     fig13,
@@ -87,7 +87,7 @@ EXPERIMENTS = {
         *r2sp_fig15.EXPERIMENTS,
         *r2sp_fig16.EXPERIMENTS,
         *haaf_fig09.EXPERIMENTS,
-        *cell.EXPERIMENTS,
+        *map_network.EXPERIMENTS,
         *intermittent_tables.EXPERIMENTS,
         *intermittent_future.EXPERIMENTS,
         adaptive.EXPERIMENT,

@@ -1,210 +1,301 @@
-"""The common setting of the map's cells: networks, fleets, the task, the schemes.
+"""The common setting of the map: networks, fleets, the task, and each scheme's settings.
 
-LeNet-5 stands for a model 400 times as large (24.7 million parameters, about ResNet-50's). Rates
-are a 400th of the network's, so that transfers take the large model's time. Gradients, staleness
-and convergence are LeNet-5's. On ``aws-8`` a model's way to the server and back then takes about
-as long as a batch at a site of mean speed. So network and computing both matter.
+A perceptron of 2,410 parameters stands for a model 10,000 times as large (24.1 million, about
+ResNet-50's). Rates are a 10,000th of the network's, so that transfers take the large model's time.
+Gradients, staleness and convergence are the perceptron's. On the intermittent networks, whose
+latencies matter, rates are the network's own and the model is as small as it is. All sites compute,
+also those that serve.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any, Literal
 
-from anabranch import overlay as overlays
 from anabranch.fleet import Compute, Lognormal, SiteCompute, uneven_samples_per_s
-from anabranch.merge import AnyMerge, DataSize, Fairness, Product, Staleness
-from anabranch.overlay import Link, Overlay
-from anabranch.pace import AnyPace, Asp, Bsp, EqualBatches, R2sp, TunedBatches
-from anabranch.plan import AnyPlanner, EdaForest, Fapt, ForestRoute, LocalForest, Packed
-from anabranch_lab.run.scenario import Scenario, Serve, Stop
+from anabranch.merge import DataSize, Fairness, Product, Staleness
+from anabranch.overlay import (
+    Overlay,
+    aws_8,
+    internet2_9,
+    random_complete,
+    random_geographic,
+    skyplane_10,
+)
+from anabranch.pace import AnyLoad, Asp, EqualBatches, R2sp, StatedBatches, TunedBatches
+from anabranch.period import Every, Gossip, NearPeers
+from anabranch.plan import Auxiliary, EdaForest, Fapt, ForestRoute, Packed
+from anabranch.scheduler.awareness import Passive
+from anabranch.train.averaging import Average, Outer
+from anabranch_lab.run.scenario import Scenario, Stop
 from anabranch_lab.run.scenario.tasks import Train
 from anabranch_lab.tasks.partition import Dirichlet
-from anabranch_lab.tasks.sampling import Resampled
 from papers._lab import Lab, Label, Trial
+from papers.intermittent._setting import edge, intermittent, slowed
 
-NETWORKS: Mapping[str, str] = {"aws-8": "us-west-1", "internet2-9": "dc4"}
-"""The networks, and the site of each that serves and computes nothing: it has the fastest paths."""
-
-GINIS = (0.3, 0.6)
-SMALLER = 400
-COMPUTE_S = 30.0
-BATCH = 40  # where the slowest has 1/20 of the mean speed, its tuned batch is a whole number
-TARGET = 0.75
-HORIZON_S = 30_000.0
-_QUICK_S = 1500.0
-LOOK = 1000
-_LARGEST = 8 * BATCH
+SMALLER = 10_000
+STEP_S = 2.0
+BATCH = 40  # where the slowest has 1/20 of the mean speed, its stated batch is a whole number
+ALPHA = 0.3
+TARGET = 0.95
+GINIS = (0.0, 0.3, 0.6)
+FIRST_RATES = {0.0: 0.4, 0.9: 0.1}  # by momentum
+_ELEMENTS = 2410
 _CHUNKS = 32
-_ELEMENTS = 61_706  # of LeNet-5
 _MANY = 100_000  # updates, more than there is time for
 _JITTER = Lognormal(cv=0.05)
-
-_BY_DATA = DataSize()
-
-Route = Callable[[str, tuple[str, ...]], AnyPlanner]
-"""Makes a route from the server's name and all sites' names."""
+_UNUSED = ("curve", "workers", "gaps", "accuracy_by_site", "reached_by", "sent_by")
 
 
 @dataclass(frozen=True, slots=True)
-class Scheme:
-    """How sites synchronise.
+class Network:
+    """A network in which sites train.
 
     Args:
-        route: see `Route`.
-        pace, merge: see :class:`anabranch_lab.run.scenario.Scenario`.
-        tuned: whether faster workers use larger batches.
-        paper: its paper's claim; empty for schemes without a paper.
+        what: its description.
+        draw: makes it, from a seed.
+        most_s: when a run ends without the target.
+        smaller: how many times the model is larger than the perceptron.
     """
 
-    route: Route
-    pace: AnyPace
-    merge: AnyMerge = _BY_DATA
-    tuned: bool = False
-    paper: str = ""
+    what: str
+    draw: Callable[[int], Overlay]
+    most_s: float
+    smaller: int = SMALLER
 
 
-def _forest(alike: bool, within: Packed | None) -> Route:
-    """Return a forest; ``alike`` where tuned batches make all workers compute equally long."""
-
-    def route(server: str, sites: tuple[str, ...]) -> AnyPlanner:
-        times = {site: COMPUTE_S for site in sites if site != server}
-        return ForestRoute(
-            server=server,
-            search=LocalForest(),
-            compute_s=times if alike else None,
-            within=within,
-        )
-
-    return route
+def _slow(overlay: Overlay) -> Overlay:
+    return slowed(overlay, SMALLER)
 
 
-def _papers_forest(server: str, sites: tuple[str, ...]) -> AnyPlanner:
-    return ForestRoute(server=server, search=EdaForest())
-
-
-def _one_tree(server: str, sites: tuple[str, ...]) -> AnyPlanner:
-    return Fapt(roots=(server,))
-
-
-def _tree_a_site(server: str, sites: tuple[str, ...]) -> AnyPlanner:
-    return Fapt(roots=sites)
-
-
-def _packed(server: str, sites: tuple[str, ...]) -> AnyPlanner:
-    return Packed()
-
-
-SCHEMES: Mapping[str, Scheme] = {
-    "HAAF": Scheme(
-        _papers_forest,
-        Asp(),
-        Product(of=(DataSize(), Fairness(q=1.0), Staleness(a=0.8))),
-        paper="at Gini 0.6 about 40 % less than synchronous trees",
+NETWORKS: Mapping[str, Network] = {
+    "lan": Network(
+        "8 sites of a campus: 1 to 10 Gbit/s, 0.1 ms between each two",
+        lambda seed: _slow(random_complete(8, seed, low_bps=1e9, high_bps=1e10, latency_s=1e-4)),
+        most_s=600.0,
     ),
-    "R²SP, tuned": Scheme(
-        _one_tree, R2sp(), tuned=True, paper="with tuned batches about 40 % faster than without"
+    "skyplane-10": Network(
+        "10 regions of three clouds: 1.3 to 13.5 Gbit/s, 1 to 161 ms, as skyplane measured",
+        lambda seed: _slow(skyplane_10()),
+        most_s=600.0,
     ),
-    "MR-FAPT, BSP": Scheme(
-        _tree_a_site, Bsp(), paper="rounds 6.5 to 9.2 times as fast as a star's"
+    "aws-8": Network(
+        "8 regions of AWS: 29 to 96 Mbit/s, as measured between all at once; latency of fibre",
+        lambda seed: _slow(aws_8()),
+        most_s=3000.0,
     ),
-    "packed, BSP, tuned": Scheme(_packed, Bsp(), tuned=True),
-    "asynchronous PS": Scheme(_one_tree, Asp()),
+    "internet2-9": Network(
+        "9 sites, 13 links of 20 to 148 Mbit/s, 30 ms",
+        lambda seed: _slow(internet2_9()),
+        most_s=3000.0,
+    ),
+    "geographic-12": Network(
+        "12 sites over the globe, linked to the nearest 3, 20 to 155 Mbit/s, latency of fibre",
+        lambda seed: _slow(random_geographic(12, seed)),
+        most_s=3000.0,
+    ),
+    "edge": Network(
+        "8 homes: 20 Mbit/s up, 100 down, 15 ms; one of them serves where a scheme has a server",
+        lambda seed: _slow(edge(8, 20e6, 100e6, 0.015)),
+        most_s=20_000.0,
+    ),
+    "intermittent-3": Network(
+        "3 sites, messages of 1 to 5 s that drift by up to 0.5 s",
+        intermittent(3),
+        most_s=2000.0,
+        smaller=1,
+    ),
+    "intermittent-9": Network(
+        "9 sites, messages of 1 to 5 s that drift by up to 0.5 s",
+        intermittent(9),
+        most_s=2000.0,
+        smaller=1,
+    ),
 }
-"""Schemes beside our best forest. A paper's scheme is literal; all weigh by data size."""
 
-FORESTS: Mapping[str, Scheme] = {
-    "asp": Scheme(_forest(False, None), Asp()),
-    "asp, tuned": Scheme(_forest(True, None), Asp(), tuned=True),
-    "asp, packed": Scheme(_forest(False, Packed()), Asp()),
-    "asp, tuned, packed": Scheme(_forest(True, Packed()), Asp(), tuned=True),
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to run a scheme.
+
+    Args:
+        name: what is chosen, such as its period; empty where nothing is.
+        answers: what the scenario gives beside the defaults; not compared.
+        batches: equal; stated, in proportion to the sites' speeds; or tuned by R²SP's rule.
+        momentum: of the steps, at sites or at servers.
+    """
+
+    name: str
+    answers: Mapping[str, Any] = field(hash=False, compare=False)
+    batches: Literal["equal", "stated", "tuned"] = "equal"
+    momentum: float = 0.0
+
+    @property
+    def told(self) -> str:
+        """The setting, as text."""
+        momentum = f"momentum {self.momentum:g}" if self.momentum else "no momentum"
+        return ", ".join(filter(None, (self.name, f"{self.batches} batches", momentum)))
+
+
+# As netstorm/fig13's: Table II and Algorithm 3, with chunks and probes of the smaller model.
+_PRO: Mapping[str, Any] = {
+    "route": Fapt(shares="first"),
+    "awareness": Passive(
+        start="overlay",
+        estimator="chunk-mean",
+        probe_chunk_elements=50,
+        probe_chunks=4,
+        belief="latest",
+        update_time_s=5.0,
+        update_rate=0.0,
+        least_gain="none",
+    ),
+    "auxiliary": Auxiliary(search="algorithm-3", when_full="primary"),
+    "chunk_elements": 1_000_000 // SMALLER,
 }
-"""Candidates; our forest is the best of them. All use the local search, without weights for
-staleness and fairness, and one tree in each group or packed trees."""
+
+
+def _haaf(most_trees: int) -> Mapping[str, Any]:
+    weights = Product(of=(DataSize(), Fairness(q=1.0), Staleness(a=0.8)))
+    forest = ForestRoute(search=EdaForest(most_trees=most_trees))
+    return {"route": forest, "pace": Asp(), "merge": weights}
+
+
+def _every(steps: int) -> Setting:
+    return Setting(f"k = {steps}", {"route": Packed(), "period": Every(steps=steps)})
+
+
+def _diloco(steps: int) -> Setting:
+    outer = Average(outer=Outer())
+    answers = {"route": Packed(), "period": Every(steps=steps), "average": outer}
+    return Setting(f"k = {steps}", answers)
+
+
+def _pairs(steps: int) -> Setting:
+    answers = {"period": Every(steps=steps), "gossip": Gossip(peers=NearPeers(count=1))}
+    return Setting(f"a letter every {steps} steps" if steps > 1 else "a letter a step", answers)
+
+
+SCHEMES: Mapping[str, tuple[Setting, ...]] = {
+    "packed BSP": (Setting("", {"route": Packed()}),),
+    "NetStorm pro": (Setting("", _PRO),),
+    "R²SP": (Setting("", {"route": Fapt(roots=1), "pace": R2sp()}),),
+    "HAAF": (Setting("any trees", _haaf(16)), Setting("3 trees at most", _haaf(3))),
+    "every k steps": (_every(4), _every(16)),
+    "DiLoCo": (_diloco(8), _diloco(32)),
+    "gossip in pairs": (_pairs(1), _pairs(8)),
+    "asynchronous PS": (Setting("", {"route": Fapt(roots=1), "pace": Asp()}),),
+}
+"""Each scheme's settings, but for batches and momentum, which all have alike."""
+
+
+def settings(scheme: str, gini: float) -> tuple[Setting, ...]:
+    """Return a scheme's settings without momentum; where all sites are alike, batches are too."""
+    found = SCHEMES[scheme]
+    if gini:
+        stated = [replace(each, batches="stated") for each in found]
+        found = (*stated, *found)
+    if scheme == "R²SP":
+        found = (*(replace(each, batches="tuned") for each in SCHEMES[scheme]), *found)
+    return found
+
+
+def with_momentum(setting: Setting) -> tuple[Setting, ...]:
+    """Return what is tried after the best setting without momentum."""
+    return (replace(setting, momentum=max(FIRST_RATES)),)
 
 
 @cache
-def place(name: str, gini: float, seed: int) -> tuple[Overlay, Compute]:
-    """Return a network, slowed down, and its fleet.
+def place(name: str, gini: float, seed: int) -> tuple[Overlay, Mapping[str, float]]:
+    """Return a network, and the speed of each site by name, samples/s.
 
-    The fastest worker comes first. The first worker evaluates a served model, after each of its own
-    updates. So evaluations are close together under any pace.
+    The fastest site comes first: it evaluates a served model, after each of its own updates. So
+    evaluations are close together under any pace.
 
     Args:
         name: of the network.
-        gini: of the workers' speeds, exactly.
-        seed: of the assignment of speeds to workers.
+        gini: of the sites' speeds, exactly.
+        seed: of the network where it is drawn, and of the assignment of speeds to sites.
     """
-    whole, server, mean = overlays.load(name), NETWORKS[name], BATCH / COMPUTE_S
-    workers = [site.name for site in whole.sites if site.name != server]
-    dealt = uneven_samples_per_s(len(workers), mean, gini, seed)
-    speeds = dict(zip(workers, dealt, strict=True))
-    order = sorted(whole.sites, key=lambda site: site.name != max(speeds, key=lambda k: speeds[k]))
+    whole = NETWORKS[name].draw(seed)
+    dealt = uneven_samples_per_s(whole.size, BATCH / STEP_S, gini, seed)
+    speeds = {site.name: speed for site, speed in zip(whole.sites, dealt, strict=True)}
+    order = sorted(whole.sites, key=lambda site: speeds[site.name] < max(dealt))
     new = {whole.index(site.name): index for index, site in enumerate(order)}
-    links = tuple(
-        Link(new[a.source], new[a.target], a.rate_bps / SMALLER, a.latency_s, a.loss)
-        for a in whole.links
-    )
-    fleet = {name: SiteCompute(samples_per_s=speed) for name, speed in speeds.items()}
-    slowed = Overlay(f"{name}-{gini:g}-{seed}", tuple(order), links)
-    return slowed, Compute(samples_per_s=mean, jitter=_JITTER, sites=fleet)
+    links = tuple(replace(a, source=new[a.source], target=new[a.target]) for a in whole.links)
+    return Overlay(f"{name}-{gini:g}-{seed}", tuple(order), links), speeds
+
+
+def _load(setting: Setting, speeds: Mapping[str, float]) -> AnyLoad:
+    if setting.batches == "tuned":
+        return TunedBatches(most=8 * BATCH)
+    if setting.batches == "stated":
+        mean = BATCH / STEP_S
+        sizes = {name: max(1, round(BATCH * each / mean)) for name, each in speeds.items()}
+        return StatedBatches(samples=sizes)
+    return EqualBatches()
 
 
 def trial(
     lab: Lab,
-    how: Scheme,
+    how: Setting,
     name: str,
     gini: float,
     rate: float,
     seed: int,
-    most_s: float = HORIZON_S,
+    most_s: float = math.inf,
     **labels: Label,
 ) -> Trial:
     """Return a run to the target.
 
     Args:
-        lab: runs it; quick runs train a perceptron on digits that come with scikit-learn.
-        how: the scheme.
+        lab: runs it; quick runs end early.
+        how: the setting of its scheme.
         name, gini: see :func:`place`.
-        rate: the learning rate of a usual batch. With tuned batches, the slowest worker's batch is
-            smaller in proportion to its speed, so that all workers together use as many samples.
-            The rate is smaller in the same proportion.
-        seed: of the fleet, the data's split, the model and the jitter.
-        most_s: when it ends without the target.
+        rate: the learning rate of a usual batch. Where batches are tuned, the slowest site's batch
+            is smaller in proportion to its speed, so that all sites together use as many samples,
+            and the rate is smaller in the same proportion.
+        seed: of the network, the fleet, the data's split, the model and the jitter.
+        most_s: when it ends without the target; in any case after the network's longest time.
         labels: further labels of the run.
     """
-    overlay, compute = place(name, gini, seed)
-    server = NETWORKS[name]
-    mean = compute.samples_per_s
-    assert mean is not None  # every place of `place` has one
-    slowest = min(each.samples_per_s or mean for each in compute.sites.values())
-    batch = max(1, round(BATCH * slowest / mean)) if how.tuned else BATCH
+    overlay, speeds = place(name, gini, seed)
+    mean = BATCH / STEP_S
+    is_tuned = how.batches == "tuned"
+    batch = max(1, round(BATCH * min(speeds.values()) / mean)) if is_tuned else BATCH
+    longest_s = NETWORKS[name].most_s / (10 if lab.quick else 1)
+    local = {"period", "gossip"} & how.answers.keys()
     scenario = Scenario(
         overlay=overlay.name,
-        route=how.route(server, tuple(site.name for site in overlay.sites)),
-        pace=how.pace,
-        merge=how.merge,
-        load=TunedBatches(most=_LARGEST) if how.tuned else EqualBatches(),
-        serve=Serve(only=(server,)),
-        sampling=Resampled(beta=0.999),
+        load=_load(how, speeds),
         task=Train(
-            data="digits" if lab.quick else "fashion-mnist",
-            model="mlp" if lab.quick else "lenet-5",
+            data="digits",
+            model="mlp",
+            hidden=(32,),
             learning_rate=rate * batch / BATCH,
+            momentum=how.momentum,
             batch_size=batch,
-            partition=Dirichlet(alpha=1.0),
+            partition=Dirichlet(alpha=ALPHA),
             evaluate_every=1,
-            evaluate_samples=LOOK,
             target_accuracy=TARGET,
         ),
         stop=Stop(
-            rounds=_MANY, after_s=min(most_s, _QUICK_S) if lab.quick else most_s, at_target=True
+            rounds=_MANY,
+            after_s=min(most_s, longest_s),
+            at_target=True,
+            reached_by="mean" if local else "first",
         ),
-        compute=compute,
-        chunk_elements=-(-_ELEMENTS // _CHUNKS),
+        compute=Compute(
+            samples_per_s=mean,
+            jitter=_JITTER,
+            sites={site: SiteCompute(samples_per_s=speed) for site, speed in speeds.items()},
+        ),
         sample_every_s=1e6,
         seed=seed,
+        **{"chunk_elements": -(-_ELEMENTS // _CHUNKS), **how.answers},
     )
     about: dict[str, Label] = {"network": name, "gini": gini, "rate": rate, "seed": seed}
-    return Trial({**labels, **about}, scenario, overlay)
+    return Trial({**labels, **about}, scenario, overlay, without=_UNUSED)

@@ -1,7 +1,8 @@
-"""Who wins where: what cells are made of, how rates are chosen, and what rows say."""
+"""Who wins where: what cells are made of, and what rows and the picture say."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,147 +10,121 @@ from pathlib import Path
 import pytest
 
 import papers
-from anabranch import overlay as overlays
 from anabranch.fleet import uneven_samples_per_s
-from anabranch.net.errors import RunAborted
+from anabranch.pace import StatedBatches
 from anabranch_lab.run.scenario._checks import check
 from anabranch_lab.run.scenario.tasks import Train
 from papers import Lab, Outcome, Trial
-from papers._choice import Choice, best_rate
 from papers.map import _setting as setting
-from papers.map._setting import FORESTS, SCHEMES
-
-ALL = {**SCHEMES, **FORESTS}
+from papers.map._setting import SCHEMES, settings, with_momentum
+from papers.map.network import verdict
 
 
 class TimedLab(Lab):
-    """A lab whose runs take as long as a table says, by scheme or learning rate."""
+    """A lab whose runs take as long as a table says, by scheme; by rate, the best is the first."""
 
-    def __init__(self, folder: Path, seconds: Mapping[object, float | None], key: str) -> None:
+    def __init__(self, folder: Path, seconds: Mapping[str, float | None]) -> None:
         super().__init__(folder)
-        self.seconds, self.key = seconds, key
-        self.limits_s: dict[object, float | None] = {}
+        self.seconds = seconds
+        self.seeds: dict[str, set[int]] = {"tuning": set(), "measured": set()}
 
-    def measure(self, trials: Sequence[Trial]) -> list[Outcome]:
+    def measure(self, trials: Sequence[Trial], simulated: bool = False) -> list[Outcome]:
         told = []
         for trial in trials:
-            which = trial.labels[self.key]
+            labels, task = trial.labels, trial.scenario.task
+            assert isinstance(task, Train)
+            self.seeds[str(labels["use"])].add(int(labels["seed"]))
+            reached_s = self.seconds.get(str(labels["scheme"]))
+            if reached_s is not None:
+                first = setting.FIRST_RATES[task.momentum]
+                reached_s *= 1 + abs(math.log2(float(labels["rate"]) / first))
+                reached_s += int(labels["seed"]) % 10 + 100 * task.momentum
             limit_s = trial.scenario.stop.after_s
-            self.limits_s[which] = limit_s
-            reached_s = self.seconds.get(which)
-            if reached_s == -1:
-                raise RunAborted("the loss is nan")
             if reached_s is not None and limit_s is not None and reached_s > limit_s:
                 reached_s = None
-            if reached_s is not None:
-                reached_s += int(trial.labels["seed"]) % 10
-            outcome = Outcome(trial.labels, "told.toml", 4, 40.0, 10.0, 0, 0.0, 1.0, 2.0, 3.0)
-            told.append(replace(outcome, reached_s=reached_s, reached_updates=5.0, missed=0.5))
+            outcome = Outcome(labels, "told.toml", 4, 40.0, 10.0, 0)
+            told.append(
+                replace(outcome, reached_s=reached_s, reached_updates=10.0, sent_bytes=200_000)
+            )
         return told
 
 
-def tried(seconds: Mapping[object, float | None], tmp_path: Path) -> tuple[Choice | None, TimedLab]:
-    lab = TimedLab(tmp_path, seconds, "rate")
-
-    def make(rate: float, seed: int, most_s: float) -> Trial:
-        return setting.trial(lab, SCHEMES["HAAF"], "aws-8", 0.3, rate, seed, most_s)
-
-    return best_rate(lab, make, [1000, 1010], 500.0, []), lab
-
-
-def test_the_best_rate_is_one_that_has_a_worse_one_on_either_side(tmp_path: Path):
-    found, _ = tried({0.1: 90.0, 0.2: 80.0, 0.4: 70.0, 0.8: 60.0, 1.6: 65.0}, tmp_path)
-    assert found == Choice(0.8, (60.0, 60.0), (0.2, 0.4, 0.8, 1.6))
-    found, _ = tried({0.05: 50.0, 0.1: 40.0, 0.2: 80.0}, tmp_path)
-    assert found == Choice(0.1, (40.0, 40.0), (0.2, 0.4, 0.1, 0.05))
-
-
-def test_a_rate_that_takes_a_quarter_longer_is_given_up(tmp_path: Path):
-    _, lab = tried({0.1: 90.0, 0.2: 80.0, 0.4: 200.0}, tmp_path)
-    assert lab.limits_s[0.2] == 500
-    assert lab.limits_s[0.4] == 100
-
-
-def test_a_rate_with_which_a_run_diverges_or_does_not_get_there_loses(tmp_path: Path):
-    found, _ = tried({0.1: 90.0, 0.2: None, 0.4: -1}, tmp_path)
-    assert found is not None
-    assert found.rate == 0.1
-    assert tried({}, tmp_path)[0] is None
-
-
 @pytest.mark.parametrize("name", setting.NETWORKS)
 @pytest.mark.parametrize("gini", setting.GINIS)
-def test_a_place_is_the_network_slowed_down_and_the_same_speeds_dealt_anew(name: str, gini: float):
-    whole, server = overlays.load(name), setting.NETWORKS[name]
-    (overlay, fleet), (_, again) = (setting.place(name, gini, seed) for seed in (0, 1))
+def test_a_place_is_the_network_with_the_same_speeds_dealt_anew(name: str, gini: float):
+    (overlay, speeds), (_, again) = (setting.place(name, gini, seed) for seed in (0, 1))
+    whole = setting.NETWORKS[name].draw(0)
     for link in whole.links:
         a, b = (overlay.index(whole.sites[k].name) for k in (link.source, link.target))
-        slowed = overlay.link(a, b)
-        assert slowed is not None
-        assert slowed.rate_bps == pytest.approx(link.rate_bps / 400)
-        assert (slowed.latency_s, slowed.loss) == (link.latency_s, link.loss)
-    speeds = {site: each.samples_per_s for site, each in fleet.sites.items()}
-    assert speeds.keys() == {site.name for site in whole.sites} - {server}
-    expected = uneven_samples_per_s(whole.size - 1, 40 / 30, gini, 0)
+        there = overlay.link(a, b)
+        assert there is not None
+        assert (there.rate_bps, there.latency_s) == (link.rate_bps, link.latency_s)
+    expected = uneven_samples_per_s(whole.size, setting.BATCH / setting.STEP_S, gini, 0)
     assert sorted(speeds.values()) == sorted(expected)
     assert speeds[overlay.sites[0].name] == max(expected)
-    assert speeds != {site: each.samples_per_s for site, each in again.sites.items()}
+    assert gini == 0 or speeds != again
 
 
-@pytest.mark.parametrize("scheme", ALL)
+@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", setting.NETWORKS)
-def test_every_scheme_can_run_with_the_same_sites_and_data(scheme: str, name: str, tmp_path: Path):
-    trial = setting.trial(Lab(tmp_path), ALL[scheme], name, 0.3, 0.2, 7)
-    check(trial.scenario, trial.overlay)
-    server = trial.overlay.index(setting.NETWORKS[name])
-    assert trial.scenario.workers(trial.overlay) == [
-        site for site in range(trial.overlay.size) if site != server
-    ]
+def test_every_setting_of_every_scheme_can_run_and_all_sites_compute(
+    scheme: str, name: str, tmp_path: Path
+):
+    for each in settings(scheme, 0.6):
+        for way in (each, *with_momentum(each)):
+            trial = setting.trial(Lab(tmp_path), way, name, 0.6, 0.2, 7)
+            check(trial.scenario, trial.overlay)
+            assert len(trial.scenario.workers(trial.overlay)) == trial.overlay.size
 
 
-@pytest.mark.parametrize("gini", setting.GINIS)
-def test_tuned_batches_add_up_to_as_many_samples_and_steps_are_as_long(gini: float, tmp_path: Path):
-    how = SCHEMES["packed, BSP, tuned"]
-    trial = setting.trial(Lab(tmp_path), how, "internet2-9", gini, 0.2, 7)
-    task, fleet = trial.scenario.task, trial.scenario.compute
-    assert isinstance(task, Train)
+@pytest.mark.parametrize("gini", [0.3, 0.6])
+def test_stated_batches_add_up_to_as_many_samples_and_take_equally_long(gini: float):
+    stated = next(each for each in settings("packed BSP", gini) if each.batches == "stated")
+    trial = setting.trial(Lab(None), stated, "geographic-12", gini, 0.2, 7)
+    load, fleet = trial.scenario.load, trial.scenario.compute
+    assert isinstance(load, StatedBatches)
     assert fleet is not None
-    speeds = [each.samples_per_s or 0.0 for each in fleet.sites.values()]
-    batches = [task.batch_size * speed / min(speeds) for speed in speeds]
-    assert sum(batches) == pytest.approx(8 * setting.BATCH, rel=0.03)
-    assert task.learning_rate * sum(batches) / task.batch_size / 8 == pytest.approx(0.2, rel=0.03)
+    sizes = list(load.samples.values())
+    assert sum(sizes) == pytest.approx(12 * setting.BATCH, rel=0.02)
+    for name, samples in load.samples.items():
+        speed = fleet.sites[name].samples_per_s
+        assert speed is not None
+        assert abs(samples / speed - setting.STEP_S) <= 0.5 / speed + 1e-9
 
 
-def rows(seconds: Mapping[object, float | None], tmp_path: Path) -> dict[str, str]:
-    lab = TimedLab(tmp_path, seconds, "scheme")
-    made = papers.EXPERIMENTS["map/aws-8-gini-0.6"].make(lab)
-    return {row.what: row.ours for row in made.rows}
+def test_where_all_sites_are_alike_only_r2sp_has_other_batches():
+    assert {each.batches for name in SCHEMES for each in settings(name, 0.0) if name != "R²SP"} == {
+        "equal"
+    }
+    assert [each.batches for each in settings("R²SP", 0.0)] == ["tuned", "equal"]
 
 
-def test_rows_say_who_is_first_and_by_how_much(tmp_path: Path):
-    seconds: dict[object, float | None] = dict.fromkeys(SCHEMES, 400.0)
-    seconds |= {"HAAF": None, "our forest, asp, tuned": 100.0, "asynchronous PS": 200.0}
-    found = rows(seconds, tmp_path)
-    ours = "our forest, asp, tuned"
-    assert found[f"{ours}: to the target"] == "104 (100 to 107) s"
-    assert found["HAAF: to the target"] == "not before its run ends"
-    assert found[f"{ours}: over asynchronous PS, seed by seed"] == (
-        "0.51 (0.50 to 0.52); sooner in 8 of 8, p = 0.00781"
-    )
-    assert found[f"HAAF: over {ours}, seed by seed"] == (
-        "in no seed do both reach it; sooner in 0 of 8, p = 0.00781"
-    )
-    assert found[f"{ours}: first in"] == "8 of 8"
-    assert found["asynchronous PS: first in"] == "0 of 8"
-    assert found[f"{ours}: its time"].startswith(
-        "5.0 (5.0 to 5.0) updates a worker, 20.7 (20.0 to 21.4) s each; 40% computing, "
-        "30% pulling, 20% pushing, 10% blocked"
+def test_a_rival_whose_interval_reaches_one_makes_it_none():
+    first = [10.0, 11.0, 12.0]
+    clear = verdict({"a": first, "b": [2.5 * each for each in first], "c": [math.inf, 1.0, 1.0]})
+    assert clear.first == "a"
+    assert [*clear.margins] == ["b"]
+    assert clear.told == "a; the next, b, takes 2.50 (2.50 to 2.50) times as long"
+    near = verdict({"a": first, "b": [9.0, 13.0, 13.0]})
+    assert near.alike == ["b"]
+    assert near.told.startswith("none: a has the least mean; over it, b 1.0")
+    assert verdict({"a": [math.inf, 1.0]}).told == (
+        "none: no scheme reaches the target with all seeds"
     )
 
 
-def test_where_none_reaches_the_target_none_is_first(tmp_path: Path):
-    found = rows({}, tmp_path)
-    assert found["HAAF: first in"] == "0 of 8"
-    assert found["HAAF: over R²SP, tuned, seed by seed"] == (
-        "in no seed do both reach it; sooner in 0 of 8, p = 1"
-    )
+def test_rows_and_the_picture_say_who_is_first_with_which_bytes(tmp_path: Path):
+    seconds: dict[str, float | None] = dict.fromkeys(SCHEMES, 400.0)
+    seconds |= {"HAAF": None, "DiLoCo": 100.0}
+    lab = TimedLab(tmp_path, seconds)
+    made = papers.EXPERIMENTS["map/aws-8"].make(lab)
+    rows = {row.what: row for row in made.rows}
+    assert rows["DiLoCo: Gini 0.3"].ours == "103.5 (100 to 109) s, 2 GB"
+    assert rows["DiLoCo: Gini 0.3"].why == ("k = 8, stated batches, no momentum, learning rate 0.4")
+    assert rows["HAAF: Gini 0.3"].ours == "not within 3000 s"
+    assert rows["first: Gini 0"].ours.startswith("DiLoCo; the next, packed BSP, takes 3.")
+    assert rows["a round of packed BSP: Gini 0"].ours == "40.35 (40 to 40.9) s"
+    cell = made.data["picture"]["grid"]["cells"]["Gini 0.6"]
+    assert cell["name"] == "DiLoCo"
+    assert cell["lines"][:3] == ["DiLoCo", "103.5 (100 to 109) s", "2 GB"]
+    assert lab.seeds == {"tuning": {1000, 1001}, "measured": {*range(16)}}

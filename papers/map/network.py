@@ -1,0 +1,236 @@
+"""A network of the map: which scheme reaches the target first with each fleet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean, median
+from typing import Any
+
+from papers._compare import interval
+from papers._experiment import Experiment
+from papers._lab import Lab, Outcome, Trial
+from papers._result import Result, Row
+from papers._tuning import Tuned, Wanted, all_of, search, times_s, together
+from papers.map import _setting as setting
+from papers.map._setting import FIRST_RATES, GINIS, NETWORKS, SCHEMES, Setting
+
+_SEEDS = 16
+_TUNING = (1000, 1001)  # added to the first seed: not among those that are measured
+_QUICK_NOTE = (
+    "Quick: one seed, a tenth of the time, nothing tuned; says that it runs, and nothing of who is "
+    "sooner."
+)
+_NOTE = (
+    f"A perceptron with 32 hidden units on 8 x 8 digits, labels dealt by Dirichlet alpha = "
+    f"{setting.ALPHA:g}, {setting.BATCH} samples a batch on average, which a site of mean speed "
+    f"computes in {setting.STEP_S:g} s; jitter 5 %. The target is {setting.TARGET:.0%} of held-out "
+    "samples, in the mean over the sites' models where these differ. Each scheme has the setting, "
+    "batches, momentum and learning rate that were best on two other seeds. Times and bytes are "
+    f"medians of {_SEEDS} seeds, the least to the most in parentheses; bytes are of all links "
+    "until the target. A scheme is first if it reaches the target with all seeds, in the "
+    "least geometric mean of times. Margins are geometric means of ratios, seed by seed, with 95 % "
+    "intervals of Student's t on their logarithms. A rival whose interval reaches 1 is not "
+    "told apart from it; with such a rival, none is first. The same runs chose the first one."
+)
+
+Cell = tuple[float, str]
+"""The Gini coefficient of a fleet, and a scheme."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Which scheme is the first in a cell, and by how much.
+
+    Args:
+        first: the scheme with the least mean time; empty if none reaches the target with all seeds.
+        margins: how many times as long each other scheme takes that reaches it with all seeds: the
+            geometric mean and the bounds of its interval, the least first.
+    """
+
+    first: str
+    margins: Mapping[str, tuple[float, float, float]]
+
+    @property
+    def alike(self) -> list[str]:
+        """Schemes that are not told apart from the first."""
+        return [name for name, (_, low, _) in self.margins.items() if low <= 1]
+
+    @property
+    def told(self) -> str:
+        """The verdict, as text."""
+        if not self.first:
+            return "none: no scheme reaches the target with all seeds"
+        if self.alike:
+            rivals = "; ".join(f"{name} {_margin(self.margins[name])}" for name in self.alike)
+            return f"none: {self.first} has the least mean; over it, {rivals}"
+        if not self.margins:
+            return f"{self.first}, the only one that reaches the target with all seeds"
+        second, margin = next(iter(self.margins.items()))
+        return f"{self.first}; the next, {second}, takes {_margin(margin)} times as long"
+
+
+def verdict(times_s: Mapping[str, Sequence[float]]) -> Verdict:
+    """Return which scheme is the first.
+
+    Args:
+        times_s: to the target, for each seed, by scheme; infinite where it was not reached.
+    """
+    logs = {name: [math.log(each) for each in of] for name, of in times_s.items()}
+    means = {name: fmean(of) for name, of in logs.items() if math.isfinite(sum(of))}
+    if not means:
+        return Verdict("", {})
+    first, *others = sorted(means, key=lambda name: means[name])
+    margins = {}
+    for name in others:
+        ratios = [a - b for a, b in zip(logs[name], logs[first], strict=True)]
+        bounds = interval(ratios) if len(ratios) > 1 else (0.0, math.inf)
+        low, high = map(math.exp, bounds)
+        margins[name] = math.exp(fmean(ratios)), low, high
+    return Verdict(first, margins)
+
+
+def _margin(margin: tuple[float, float, float]) -> str:
+    mean, low, high = margin
+    return f"{mean:.2f} ({low:.2f} to {high:.2f})"
+
+
+def _make(lab: Lab, name: str) -> Result:
+    tuned = _tuned(lab, name)
+    seeds = range(lab.seed, lab.seed + (1 if lab.quick else _SEEDS))
+    trials = [
+        _trial(lab, name, cell, best.setting, best.rate, seed, use="measured")
+        for cell, best in tuned.items()
+        for seed in seeds
+    ]
+    measured = all_of(lab, trials)
+    runs = {
+        cell: measured[at * len(seeds) : (at + 1) * len(seeds)] for at, cell in enumerate(tuned)
+    }
+    rows, cells = [], {}
+    for gini in GINIS:
+        column = f"Gini {gini:g}"
+        of = {scheme: runs[gini, scheme] for scheme in SCHEMES}
+        found = verdict({scheme: list(map(_seconds, each)) for scheme, each in of.items()})
+        for scheme, each in of.items():
+            best = tuned[gini, scheme]
+            why = f"{best.setting.told}, learning rate {best.rate:g}"
+            rows.append(Row(f"{scheme}: {column}", "", _told(each, name), why))
+        rows.append(Row(f"first: {column}", "", found.told, seeds=f"{len(seeds)} seeds"))
+        rows.append(Row(f"a round of packed BSP: {column}", "", _round(of["packed BSP"])))
+        cells[column] = _drawn(found, of, name)
+    note = _QUICK_NOTE if lab.quick else _NOTE
+    about = f"{name}: {NETWORKS[name].what}; a run ends after {NETWORKS[name].most_s:g} s."
+    grid = {"line": name, "names": list(SCHEMES), "cells": cells}
+    return Result(tuple(rows), (note, about), {"picture": {"grid": grid}})
+
+
+def _tuned(lab: Lab, name: str) -> dict[Cell, Tuned[Setting]]:
+    cells = [(gini, scheme) for gini in GINIS for scheme in SCHEMES]
+    if lab.quick:
+        return {cell: _untuned(setting.settings(cell[1], cell[0])[0]) for cell in cells}
+    seeds = [lab.seed + each for each in _TUNING]
+    most_s = NETWORKS[name].most_s
+    searches = {
+        cell: search(
+            setting.settings(cell[1], cell[0]),
+            setting.with_momentum,
+            lambda of: FIRST_RATES[of.momentum],
+            seeds,
+            most_s,
+        )
+        for cell in cells
+    }
+
+    def make(cell: Cell, wanted: Wanted[Setting]) -> Trial:
+        of = wanted.setting, wanted.rate, wanted.seed, wanted.most_s
+        return _trial(lab, name, cell, *of, use="tuning")
+
+    return together(searches, lambda wanted: times_s(lab, [make(*each) for each in wanted]))
+
+
+def _untuned(of: Setting) -> Tuned[Setting]:
+    return Tuned(of, FIRST_RATES[of.momentum], (math.inf,))
+
+
+def _trial(
+    lab: Lab,
+    name: str,
+    cell: Cell,
+    of: Setting,
+    rate: float,
+    seed: int,
+    most_s: float = math.inf,
+    *,
+    use: str,
+) -> Trial:
+    gini, scheme = cell
+    labels = {"scheme": scheme, "setting": of.told, "use": use}
+    return setting.trial(lab, of, name, gini, rate, seed, most_s, **labels)
+
+
+def _seconds(run: Outcome | None) -> float:
+    """Return how long a run took to the target; infinite if it did not reach it."""
+    return math.inf if run is None or run.reached_s is None else run.reached_s
+
+
+def _told(runs: Sequence[Outcome | None], name: str) -> str:
+    """Return times and bytes to the target, as text."""
+    reached = [run for run in runs if run is not None and run.reached_s is not None]
+    if not reached:
+        return f"not within {NETWORKS[name].most_s:g} s"
+    told = f"{spread(list(map(_seconds, reached)))} s, {_bytes(reached, name)}"
+    return told if len(reached) == len(runs) else f"{len(reached)} of {len(runs)}: {told}"
+
+
+def _round(runs: Sequence[Outcome | None]) -> str:
+    """Return how long a round took until the target, its step included."""
+    found = [
+        _seconds(run) / run.reached_updates
+        for run in runs
+        if run is not None and run.reached_updates
+    ]
+    return f"{spread(found)} s" if found else "not known"
+
+
+def _bytes(runs: Sequence[Outcome | None], name: str) -> str:
+    """Return the payload of all links until the target, of the model that is stood for."""
+    sent = [run.sent_bytes for run in runs if run is not None and run.sent_bytes is not None]
+    if not sent:
+        return "no bytes"
+    whole = median(sent) * NETWORKS[name].smaller
+    return f"{whole / 1e9:.3g} GB" if whole >= 1e9 else f"{whole / 1e6:.3g} MB"
+
+
+def spread(numbers: Sequence[float]) -> str:
+    """Return the median of numbers, and the least to the most in parentheses.
+
+    >>> spread([3.0, 1.0, 2.0])
+    '2 (1 to 3)'
+    """
+    told = [format(each, ".4g") for each in (median(numbers), min(numbers), max(numbers))]
+    return told[0] if len(numbers) == 1 else f"{told[0]} ({told[1]} to {told[2]})"
+
+
+def _drawn(found: Verdict, of: Mapping[str, Sequence[Outcome | None]], name: str) -> dict[str, Any]:
+    """Return a cell of the picture: the name of its colour, if one is first, and its lines."""
+    if not found.first:
+        return {"name": "", "lines": ["none reaches it"]}
+    lines = [found.first, f"{spread(list(map(_seconds, of[found.first])))} s"]
+    lines.append(_bytes(of[found.first], name))
+    if found.alike:
+        lines += [f"{each} {_margin(found.margins[each])}" for each in found.alike[:2]]
+        lines += [f"and {len(found.alike) - 2} more"] if len(found.alike) > 2 else []
+        return {"name": "", "lines": ["none", *lines]}
+    for second, margin in list(found.margins.items())[:1]:
+        lines.append(f"{second} {_margin(margin)}")
+    return {"name": found.first, "lines": lines}
+
+
+EXPERIMENTS = tuple(
+    Experiment(f"map/{name}", f"who reaches a target first on {name}", partial(_make, name=name))
+    for name in NETWORKS
+)
+"""One for each network."""
