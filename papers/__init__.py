@@ -28,6 +28,7 @@ from papers.netstorm import (
     fig18,
     fig19,
     fig20,
+    tables,
     training,
 )
 from papers.r2sp import edges as r2sp_edges
@@ -49,7 +50,7 @@ from papers.r2sp import table2 as r2sp_table2
 from papers.r2sp import table3 as r2sp_table3
 from papers.r2sp import table4 as r2sp_table4
 
-_NETSTORM = (fig01, fig13, fig14, fig15, fig16, fig17, fig18, fig19, fig20, training)
+_NETSTORM = (fig01, fig13, fig14, fig15, fig16, fig17, fig18, fig19, fig20, tables, training)
 _R2SP = (
     r2sp_table1,
     r2sp_table2,

@@ -1,14 +1,16 @@
 """The common setting of the experiments: the network, the model, the compared systems.
 
-The network is the paper's Fig. 12, and sites exchange AlexNet's 61 M parameters. *Static*: the
-rates are those of the overlay file. *Dynamic*: the run begins with these, and every rate is drawn
-again each 180 s. A system makes as many rounds as it can in a given time. Several such networks are
-drawn, because one may be luck. Computing is left out: for AlexNet with 32 samples it is a fraction
-of a second.
+The network is the paper's Fig. 12, and sites exchange AlexNet's 61 M parameters. *Static*: rates
+do not change. Because one network may be luck, its links get other rates, 20 times over. *Dynamic*:
+the run begins with the rates of the overlay file, and every rate is drawn again each 180 s. A
+system makes as many rounds as it can in a given time, on five such networks. Computing is left out:
+for AlexNet with 32 samples it is a fraction of a second.
+
+*Literal* systems are the paper's, as its text has them; *ours* make other choices.
 
 Emulated and quick, the model, its chunks, the time between draws and between looks at plans are a
 tenth of that, so that rounds mostly keep their proportions. Latencies do not change, and neither do
-the times that measurements take.
+the times that measurements take. A tenth of a model has no tensors, so its buffer is cut whole.
 
 A chunk has at most 1 M elements, as in the paper. On packed trees, which are ours, it has 256 k:
 they gain from small chunks, and hardly from even smaller ones, which take longer to simulate.
@@ -19,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from statistics import median
 
 import msgspec
 
@@ -26,6 +29,8 @@ from anabranch import overlay as overlays
 from anabranch.overlay import Overlay, redraw
 from anabranch.plan import AnyPlanner, Auxiliary, Balanced, Fapt, Packed, Spanning, Star
 from anabranch.scheduler.awareness import AnyAwareness, Passive
+from anabranch.scheduler.deal import ByShare
+from anabranch.site.neighbourhood import MOST_CHUNK_ELEMENTS
 from anabranch_lab.run.scenario import Scenario, Stop
 from anabranch_lab.run.scenario.tasks import Exchange
 from anabranch_lab.tasks.profiles import ALEXNET
@@ -50,6 +55,7 @@ The authors' PROBE_CHUNK_SIZE of 2 million counts bytes. The paper does not stat
 """
 
 LOW_BPS, HIGH_BPS = 20e6, 155e6
+_ALIKE = 1 + 1e-9
 REDRAW_S = 180.0
 
 
@@ -60,6 +66,8 @@ class System:
     Args:
         name: for labels.
         route, awareness, auxiliary, chunk_elements: as in a scenario.
+        cuts_tensors: whether each tensor is cut into chunks on its own, as in the paper (IV-C), or
+            the whole buffer.
     """
 
     name: str
@@ -67,6 +75,7 @@ class System:
     awareness: AnyAwareness | None = None
     auxiliary: Auxiliary | None = None
     chunk_elements: int = CHUNK_ELEMENTS
+    cuts_tensors: bool = False
 
 
 def in_chunks_of(system: System, elements: int) -> System:
@@ -77,14 +86,23 @@ def in_chunks_of(system: System, elements: int) -> System:
     return replace(system, chunk_elements=elements, awareness=awareness)
 
 
-MXNET = System("star", Star())
-MLNET = System("balanced tree", Balanced())
-TSENGINE = System("spanning tree", Spanning())
+def whole(system: System) -> System:
+    """Return a system that sends the whole model as one chunk."""
+    return replace(
+        in_chunks_of(system, MOST_CHUNK_ELEMENTS), name=f"{system.name}, whole", cuts_tensors=False
+    )
+
+
+MXNET = System("star", Star(), cuts_tensors=True)
+MLNET = System("balanced tree", Balanced(), cuts_tensors=True)
+TSENGINE = System("spanning tree", Spanning(), cuts_tensors=True)
 
 # As in the paper; examples/scenarios/netstorm-*.toml spell the same, with the equations.
-LITE = System("lite", Fapt(shares="first"))
+LITE = System("lite", Fapt(shares="first", quality="leaf-to-root"), cuts_tensors=True)
 STD = replace(LITE, name="std", awareness=PAPERS_AWARENESS)
-PRO = replace(STD, name="pro", auxiliary=Auxiliary(search="algorithm-3", when_full="primary"))
+PRO = replace(
+    STD, name="pro", auxiliary=Auxiliary(search="algorithm-3-undirected", when_full="primary")
+)
 
 
 def measuring(system: System, name: str, **changed: object) -> System:
@@ -95,15 +113,25 @@ def measuring(system: System, name: str, **changed: object) -> System:
     )
 
 
+def beside(system: System, name: str, **changed: object) -> System:
+    """Return a system whose auxiliary paths differ in some fields."""
+    assert system.auxiliary is not None
+    paths = msgspec.structs.replace(system.auxiliary, **changed)
+    return replace(system, name=f"{system.name}, {name}", auxiliary=paths)
+
+
 # These replace the paper's choices by ours, one after the other, up to all of them.
+LITE_BOTH_WAYS = replace(LITE, name="lite, both ways", route=Fapt(shares="first"))
+PRO_FLAT = replace(PRO, name="pro, whole buffer cut", cuts_tensors=False)
+PRO_DIRECTED = beside(PRO, "directed", search="algorithm-3")
 STD_TOLD = measuring(STD, "std, told the first rates", start="overlay")
 STD_FORECAST = measuring(STD_TOLD, "std, told, forecasts", belief="forecast")
 STD_GATED = measuring(STD_FORECAST, "std, told, forecasts, plan gate", least_gain=0.0)
-OUR_STD = System("std, ours", Fapt(), awareness=Passive())
-PRO_DISJOINT = replace(
-    PRO, name="pro, disjoint paths", auxiliary=Auxiliary(search="disjoint", when_full="primary")
-)
-PRO_WAITING = replace(PRO, name="pro, disjoint paths, chunks wait", auxiliary=Auxiliary())
+OUR_LITE = System("lite, ours", Fapt())
+OUR_STD = replace(OUR_LITE, name="std, ours", awareness=Passive())
+PRO_DISJOINT = beside(PRO, "disjoint paths", search="disjoint")
+PRO_EXCEEDED = beside(PRO_DISJOINT, "bound exceeded", busy_when="exceeded")
+PRO_WAITING = beside(PRO_DISJOINT, "chunks wait", when_full="wait")
 OUR_PRO = replace(OUR_STD, name="pro, ours", auxiliary=Auxiliary())
 # Not with the paper's estimator: it counts the latency as part of each chunk's transfer, and that
 # part grows as chunks get smaller.
@@ -143,6 +171,12 @@ def rooted(system: System, site: str) -> System:
 def reference() -> Overlay:
     """Return the network at its first draw."""
     return overlays.load("internet2-9")
+
+
+def equal_rates() -> Overlay:
+    """Return the network as a scheduler believes it that knows the links and no rate."""
+    assert PAPERS_AWARENESS.start == "equal"
+    return PAPERS_AWARENESS.believed(reference())
 
 
 def smaller(lab: Lab) -> int:
@@ -227,11 +261,13 @@ def trial(
         task = Exchange(profile="alexnet")
     elif task is None:
         task = Exchange(elements=ALEXNET.elements // smaller(lab))
+        system = replace(system, cuts_tensors=False)
     scenario = Scenario(
         overlay="",
         route=system.route,
         task=task,
         stop=stop,
+        deal=ByShare(cut="tensors") if system.cuts_tensors else None,
         awareness=system.awareness,
         auxiliary=system.auxiliary,
         chunk_elements=system.chunk_elements,
@@ -241,11 +277,30 @@ def trial(
     return Trial({**labels, "system": system.name}, scenario, overlay)
 
 
+def static_networks(lab: Lab) -> dict[int, Overlay]:
+    """Return the static networks by number: 20 drawn ones; emulated, that of the overlay file."""
+    if lab.emulate:
+        return {0: reference()}
+    return dict(enumerate(drawn(3 if lab.quick else 20, lab.seed)))
+
+
 def static_trials(lab: Lab, systems: Iterable[System], **labels: Label) -> list[Trial]:
-    """Return a run of several rounds of each system on the network at its first draw."""
-    stop = Stop(rounds=3 if lab.quick or lab.emulate else 10)
-    about = {**labels, "network": "static"}
-    return [trial(lab, system, reference(), stop, about) for system in systems]
+    """Return a run of each system on each static network.
+
+    A run of a system that measures the network has ten rounds, since its plan follows the first
+    ones; a plan that is made once needs three.
+    """
+    return [
+        trial(
+            lab,
+            system,
+            overlay,
+            Stop(rounds=3 if lab.quick or lab.emulate or system.awareness is None else 10),
+            {**labels, "network": "static", "draw": number},
+        )
+        for system in systems
+        for number, overlay in static_networks(lab).items()
+    ]
 
 
 def dynamic_trials(
@@ -285,29 +340,56 @@ def chosen(outcomes: Sequence[Outcome], **labels: Label) -> list[Outcome]:
 def ranked(found: Sequence[Outcome]) -> dict[str, list[Outcome]]:
     """Return a system's runs at the roots where its rounds are shortest, median and longest.
 
+    Static networks differ from the first round on, so each has its own order of roots. Dynamic ones
+    begin alike, and have one order.
+
     Args:
         found: its runs, labelled with their ``root``; each root has the same networks.
     """
-    by_root = [chosen(found, root=root) for root in {each.labels["root"] for each in found}]
+    if any(each.labels["network"] == "static" for each in found):
+        alone = [_ranked(chosen(found, draw=draw)) for draw in _draws(found)]
+        return {rank: [run for each in alone for run in each[rank]] for rank in alone[0]}
+    return _ranked(found)
+
+
+def _ranked(found: Sequence[Outcome]) -> dict[str, list[Outcome]]:
+    by_root = [chosen(found, root=root) for root in {each.labels["root"]: 0 for each in found}]
     by_root.sort(key=seconds)
     middle = (len(by_root) - 1) // 2
     return {"best": by_root[0], "median": by_root[middle], "worst": by_root[-1]}
 
 
+def _draws(found: Iterable[Outcome]) -> list[Label]:
+    return sorted({each.labels["draw"] for each in found if "draw" in each.labels}, key=int)
+
+
+def ratios(slow: Sequence[Outcome], fast: Sequence[Outcome]) -> list[float]:
+    """Return the speed-up of some runs over others on each network that is drawn, rising."""
+    return sorted(
+        seconds(chosen(slow, draw=draw)) / seconds(chosen(fast, draw=draw)) for draw in _draws(slow)
+    )
+
+
 def ratio(slow: Sequence[Outcome], fast: Sequence[Outcome], write: Callable[[float], str]) -> str:
-    """Return the speed-up of some runs over others as text; of several draws, least to most.
+    """Return the speed-up of some runs over others as text.
+
+    Of several draws it has the least and the most, and how many are faster, unless all or none are.
+    Before them is the median of static networks, and the ratio of all rounds of dynamic ones.
 
     Args:
         slow, fast: runs on the same networks, labelled with their ``draw`` if there are several.
         write: formats a ratio.
     """
-    numbers = {each.labels["draw"] for each in slow if "draw" in each.labels}
-    by_draw = sorted(
-        seconds(chosen(slow, draw=number)) / seconds(chosen(fast, draw=number))
-        for number in numbers
-    )
-    spread = f", {write(by_draw[0])} to {write(by_draw[-1])}" if len(by_draw) > 1 else ""
-    return write(seconds(slow) / seconds(fast)) + spread
+    by_draw = ratios(slow, fast)
+    is_static = any(each.labels.get("network") == "static" for each in slow)
+    middle = median(by_draw) if is_static and by_draw else seconds(slow) / seconds(fast)
+    if len(by_draw) < 2:
+        return write(middle)
+    told = f"{write(middle)}, {write(by_draw[0])} to {write(by_draw[-1])}"
+    faster = sum(each > _ALIKE for each in by_draw)
+    if by_draw[0] < 1 / _ALIKE and faster:
+        told += f", faster in {faster} of {len(by_draw)}"
+    return told
 
 
 def over(slow: Sequence[Outcome], fast: Sequence[Outcome]) -> str:
@@ -340,6 +422,25 @@ def gain(ratio: float) -> str:
     ('+70 %', '-4 %')
     """
     return f"{100 * (ratio - 1):+.0f} %"
+
+
+def drawn_networks(lab: Lab) -> str:
+    """Return how many networks are drawn, as rows say it."""
+    return f"{len(draws(lab))} dynamic networks" if len(draws(lab)) > 1 else "1 dynamic network"
+
+
+def static_draws(lab: Lab) -> str:
+    """Return how many static networks there are, as rows say it."""
+    networks = len(static_networks(lab))
+    return "1 static network" if networks == 1 else f"{networks} static networks"
+
+
+def statics_note(lab: Lab) -> str:
+    """Return a note on how the static values were made."""
+    return (
+        f"Static: {static_draws(lab)}, links of the paper's network with drawn rates; figures are "
+        "the median, then the least and the most."
+    )
 
 
 def dynamics_note(lab: Lab) -> str:

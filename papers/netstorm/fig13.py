@@ -9,20 +9,21 @@ connections that packet loss slows.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
-from statistics import median
 
 from anabranch import plan as plans
 from anabranch.overlay import Link, Overlay
-from anabranch.site.neighbourhood import MOST_CHUNK_ELEMENTS
 from anabranch_lab.run.scenario import Stop
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome, Trial, seconds
+from papers._lab import Lab, Label, Outcome, Trial, seconds
 from papers._result import Result, Row
 from papers.netstorm import _setting as setting
 from papers.netstorm._setting import (
     LITE,
+    LITE_BOTH_WAYS,
     MLNET,
     MXNET,
     OUR_PRO,
@@ -34,15 +35,16 @@ from papers.netstorm._setting import (
     TSENGINE,
     System,
     following,
+    gain,
     times,
 )
 
 _BASELINES = {"MXNET": MXNET, "MLNET": MLNET, "TSEngine": TSENGINE}
-_SYSTEMS = (*_BASELINES.values(), PRO, PRO_DISJOINT, OUR_PRO, OUR_PRO_256_KB, PACKED)
+_SYSTEMS = (PRO, PRO_DISJOINT, OUR_PRO, OUR_PRO_256_KB, PACKED)
 _ADAPTIVE_TREE = following(TSENGINE, STD_GATED)
-_WHOLE = replace(MXNET, name="star, whole model", chunk_elements=MOST_CHUNK_ELEMENTS)
-_ROUNDS = Stop(rounds=3)  # the first has no round before it to overlap with
+_WHOLE = setting.whole(MXNET)
 _PAPER = {"static": "9.2x", "dynamic": "6.5x"}
+_CHOSEN = "chosen"
 
 _SEGMENT_BYTES = 1448
 
@@ -64,6 +66,7 @@ def cubic_bps(rtt_s: float, loss: float) -> float:
     return 8 * _SEGMENT_BYTES * segments / rtt_s
 
 
+@lru_cache(maxsize=64)
 def one_connection_each(overlay: Overlay) -> Overlay:
     """Return the overlay with links no faster than one connection over each gets.
 
@@ -80,6 +83,7 @@ def one_connection_each(overlay: Overlay) -> Overlay:
     )
 
 
+@lru_cache(maxsize=256)
 def hub_and_spokes(overlay: Overlay, hub: int) -> Overlay:
     """Return the overlay of a star in which every site has one connection to the hub.
 
@@ -97,156 +101,171 @@ def hub_and_spokes(overlay: Overlay, hub: int) -> Overlay:
             loss = 1 - math.prod(1 - link.loss for link in hops)
             rate_bps = min(*(link.rate_bps for link in hops), cubic_bps(2 * latency_s, loss))
             links.append(Link(source, target, rate_bps, latency_s, loss))
-    return Overlay(f"hub-{overlay.sites[hub].name}-cubic", overlay.sites, tuple(links))
+    name = f"{overlay.name}-hub-{overlay.sites[hub].name}-cubic"
+    return Overlay(name, overlay.sites, tuple(links))
 
 
 def _at_roots(lab: Lab) -> list[Trial]:
     """Return each baseline at each root, and worse static stars."""
-    overlay = setting.reference()
     trials = []
     for root in setting.roots(lab):
         baselines = [setting.rooted(system, root) for system in _BASELINES.values()]
+        star, whole = baselines[0], setting.rooted(_WHOLE, root)
         trials += setting.dynamic_trials(lab, baselines, root=root)
-        whole = setting.rooted(_WHOLE, root)
-        trials += [_trial(lab, each, overlay, "links", root) for each in (*baselines, whole)]
-        seen = hub_and_spokes(overlay, overlay.index(root))
-        trials += [_trial(lab, each, seen, "connections", root) for each in (baselines[0], whole)]
-    trials.append(_trial(lab, LITE, one_connection_each(overlay), "connections", "every site"))
+        trials += setting.static_trials(lab, (*baselines, whole), root=root)
+        trials += [
+            _over_connections(lab, each, hub_and_spokes(overlay, overlay.index(root)), root, draw)
+            for draw, overlay in setting.static_networks(lab).items()
+            for each in (star, whole)
+        ]
+    trials += [
+        _over_connections(lab, LITE, one_connection_each(overlay), _CHOSEN, draw)
+        for draw, overlay in setting.static_networks(lab).items()
+    ]
     return trials
 
 
-def _trial(lab: Lab, system: System, overlay: Overlay, over: str, root: str) -> Trial:
-    return setting.trial(lab, system, overlay, _ROUNDS, {"network": over, "root": root})
-
-
-def _draws(lab: Lab) -> list[Trial]:
-    """Return star and multi-root trees on static networks with other rates."""
-    networks = setting.drawn(3 if lab.quick else 20, lab.seed)
-    return [
-        setting.trial(lab, system, overlay, _ROUNDS, {"network": "static draw", "draw": number})
-        for number, overlay in enumerate(networks)
-        for system in (MXNET, LITE)
-    ]
+def _over_connections(lab: Lab, system: System, overlay: Overlay, root: str, draw: int) -> Trial:
+    about: dict[str, Label] = {
+        "network": "static",
+        "links": "connections",
+        "root": root,
+        "draw": draw,
+    }
+    return setting.trial(lab, system, overlay, Stop(rounds=3), about)
 
 
 def _make(lab: Lab) -> Result:
-    trials = setting.static_trials(lab, _SYSTEMS, root="chosen")
-    trials += setting.dynamic_trials(lab, (*_SYSTEMS, _ADAPTIVE_TREE), root="chosen")
+    systems = (*_SYSTEMS, *(_BASELINES.values() if lab.emulate else ()))
+    trials = setting.static_trials(lab, systems, root=_CHOSEN)
+    trials += setting.dynamic_trials(lab, (*systems, _ADAPTIVE_TREE), root=_CHOSEN)
     if not lab.emulate:
-        trials += _at_roots(lab) + _draws(lab)
+        trials += setting.static_trials(lab, (LITE, LITE_BOTH_WAYS), root=_CHOSEN)
+        trials += _at_roots(lab)
     outcomes = lab.measure(trials)
-    rows = [*_comparison(outcomes, "static"), *_comparison(outcomes, "dynamic")]
+    links = [each for each in outcomes if "links" not in each.labels]
+    rows = [row for network in _PAPER for row in _comparison(lab, links, network)]
     if not lab.emulate:
-        rows += [row for network in _PAPER for row in _over_each_root(outcomes, network)]
-        rows += _worse_stars(outcomes)
-    return Result(tuple(rows), (setting.dynamics_note(lab),))
+        rows += _worse_stars(lab, outcomes)
+    return Result(tuple(rows), (setting.statics_note(lab), setting.dynamics_note(lab)))
 
 
-def _comparison(outcomes: list[Outcome], network: str) -> list[Row]:
-    found = setting.chosen(outcomes, network=network, root="chosen")
+def _by_root(found: list[Outcome], system: System) -> Mapping[str, list[Outcome]]:
+    """Return a baseline's runs at its best, median and worst root; or at the one it chooses."""
+    runs = setting.chosen(found, system=system.name)
+    if all(each.labels["root"] == _CHOSEN for each in runs):
+        return {"at the root it chooses": runs}
+    return setting.ranked(runs)
 
-    def against_star(system: System) -> str:
-        star, fast = (setting.chosen(found, system=each.name) for each in (MXNET, system))
-        return setting.over(star, fast)
+
+def _comparison(lab: Lab, outcomes: list[Outcome], network: str) -> list[Row]:
+    found = setting.chosen(outcomes, network=network)
+    seeds = setting.static_draws(lab) if network == "static" else setting.drawn_networks(lab)
+
+    def of(system: System) -> list[Outcome]:
+        return setting.chosen(found, system=system.name)
+
+    def over(slow: Mapping[str, list[Outcome]], fast: System) -> str:
+        return setting.by_rank(slow, dict.fromkeys(slow, of(fast)), times)
 
     rows = [
-        Row(f"{network}: MXNET, star", "1x", against_star(MXNET), "at the best hub for its start"),
-        Row(f"{network}: MLNET, balanced tree", "drawn only", against_star(MLNET), "so its root"),
         Row(
-            f"{network}: TSEngine, spanning tree",
-            "drawn only",
-            against_star(TSENGINE),
-            "planned once, for the first rates" if network == "dynamic" else "",
+            f"{network}: NetStorm pro over {name}, by {name}'s root",
+            _PAPER[network] if system is MXNET else "drawn only",
+            over(slow, OUR_PRO_256_KB),
+            "not known; a worse star than ours would do, see below" if system is MXNET else "",
+            literal=over(slow, PRO),
+            seeds=seeds,
+        )
+        for name, system in _BASELINES.items()
+        for slow in (_by_root(found, system),)
+    ]
+    star = _by_root(found, MXNET)
+    at_best = [next(iter(_by_root(found, each).values())) for each in _BASELINES.values()]
+    rows += [
+        Row(
+            f"{network}: packed trees over MXNET, by MXNET's root",
+            _PAPER[network],
+            over(star, PACKED),
+            "trees near the physical limit",
+            seeds=seeds,
+        ),
+        Row(
+            f"{network}: pro with disjoint auxiliary paths over pro",
+            "",
+            setting.ratio(of(PRO), of(PRO_DISJOINT), gain),
+            "Algorithm 3 to the letter finds no path here, see Tables I and II",
+            seeds=seeds,
+        ),
+        Row(
+            f"{network}: mean seconds a round of MXNET, MLNET, TSEngine at best roots, and of pro",
+            "",
+            f"{seconds(of(OUR_PRO_256_KB)):.1f}; packed trees {seconds(of(PACKED)):.1f}",
+            literal=setting.listed(f"{seconds(runs):.1f}" for runs in (*at_best, of(PRO))),
+            seeds=seeds,
         ),
     ]
     if network == "dynamic":
+        tree = of(_ADAPTIVE_TREE)
         rows.append(
             Row(
-                "dynamic: TSEngine, adaptive",
+                "dynamic: NetStorm pro over TSEngine that follows the network",
                 "drawn only",
-                against_star(_ADAPTIVE_TREE),
+                setting.ratio(tree, of(OUR_PRO_256_KB), times),
                 "told the first rates, with forecasts and a plan gate: see fig14",
-            )
-        )
-    return [
-        *rows,
-        Row(
-            f"{network}: NetStorm pro",
-            _PAPER[network],
-            against_star(PRO),
-            "not known; that Algorithm 3 finds hardly any auxiliary path is not why: see below",
-        ),
-        Row(
-            f"{network}: the same, disjoint paths",
-            "",
-            against_star(PRO_DISJOINT),
-            "those that the text asks for, each pair's on their own",
-        ),
-        Row(f"{network}: pro, ours", "", against_star(OUR_PRO), "disjoint paths, our awareness"),
-        Row(
-            f"{network}: pro, ours, chunks of 256 kB",
-            "",
-            against_star(OUR_PRO_256_KB),
-            "bounds (2, 5): see fig17",
-        ),
-        Row(f"{network}: packed trees, ours", "", against_star(PACKED), "chunks of 1 MB, aware"),
-    ]
-
-
-def _over_each_root(outcomes: list[Outcome], network: str) -> list[Row]:
-    """Return the whole system's speed-up over each baseline, as the baseline's root gets worse."""
-    fast = setting.chosen(outcomes, network=network, root="chosen", system=PRO.name)
-    over = "links" if network == "static" else network
-    rows = []
-    for name, system in _BASELINES.items():
-        found = setting.chosen(outcomes, network=over, system=system.name)
-        slow = setting.ranked([each for each in found if each.labels["root"] != "chosen"])
-        rows.append(
-            Row(
-                f"{network}: NetStorm pro over {name}, by its root",
-                _PAPER[network] if system is MXNET else "drawn only",
-                setting.by_rank(slow, dict.fromkeys(slow, fast), times),
-                "the paper does not say which site is the root",
+                literal=setting.ratio(tree, of(PRO), times),
+                seeds=seeds,
             )
         )
     return rows
 
 
-def _worse_stars(outcomes: list[Outcome]) -> list[Row]:
+def _worse_stars(lab: Lab, outcomes: list[Outcome]) -> list[Row]:
     """Return how the speed-up over the star grows as the star gets worse."""
-    draws = setting.chosen(outcomes, network="static draw")
-    ratios = sorted(
-        seconds(draws, draw=draw, system=MXNET.name) / seconds(draws, draw=draw, system=LITE.name)
-        for draw in {each.labels["draw"] for each in draws}
-    )
+    seeds = setting.static_draws(lab)
+    static = setting.chosen(outcomes, network="static")
+    links = [each for each in static if "links" not in each.labels]
+    connections = setting.chosen(static, links="connections")
 
-    def by_hub(network: str, star: System, fast: list[Outcome]) -> str:
-        stars = setting.ranked(setting.chosen(outcomes, network=network, system=star.name))
-        return setting.by_rank(stars, dict.fromkeys(stars, fast), times)
+    def over(found: list[Outcome], star: System, fast: System) -> str:
+        hubs = setting.ranked(setting.chosen(found, system=star.name))
+        runs = setting.chosen(found, system=fast.name)
+        return setting.by_rank(hubs, dict.fromkeys(hubs, runs), times)
 
-    pro = setting.chosen(outcomes, network="static", system=PRO.name)
-    slow = setting.chosen(outcomes, network="connections", system=LITE.name)
+    slow = seconds(connections, system=LITE.name)
     return [
         Row(
-            f"static, {len(ratios)} other draws of rates: MR-FAPT over star",
+            "static: MR-FAPT over MXNET, by MXNET's root",
             "",
-            f"{times(median(ratios))} ({times(ratios[0])} to {times(ratios[-1])})",
-            "the star's hub is the best of nine",
+            over(links, MXNET, LITE_BOTH_WAYS),
+            "the two readings of w(T): nine roots have other shares of the model",
+            literal=over(links, MXNET, LITE),
+            seeds=seeds,
         ),
         Row(
-            "static: NetStorm pro over a star whose model goes up whole before it comes down",
+            "static: pro over a star whose model goes up whole before it comes down",
             "9.2x",
-            by_hub("links", _WHOLE, pro),
+            over(links, _WHOLE, OUR_PRO_256_KB),
             "our star's two ways overlap, chunk by chunk",
+            literal=over(links, _WHOLE, PRO),
+            seeds=seeds,
         ),
         Row(
             "static: MR-FAPT over star, one connection each",
             "9.2x",
-            by_hub("connections", MXNET, slow),
-            "at most RFC 9438's rate, so that loss slows long paths most; a round of "
-            f"MR-FAPT takes {seconds(slow):.0f} s (paper's Fig. 16: 66 s)",
+            "",
+            "at most RFC 9438's rate, so that loss slows long paths most; a round of MR-FAPT takes "
+            f"{slow:.0f} s (paper's Fig. 16: 66 s)",
+            literal=over(connections, MXNET, LITE),
+            seeds=seeds,
         ),
-        Row("static: and whole", "9.2x", by_hub("connections", _WHOLE, slow)),
+        Row(
+            "static: and whole",
+            "9.2x",
+            "",
+            literal=over(connections, _WHOLE, LITE),
+            seeds=seeds,
+        ),
     ]
 
 

@@ -1,4 +1,9 @@
-"""NetStorm, Fig. 19: larger models, and more sites."""
+"""NetStorm, Fig. 19: larger models, tensor by tensor, and more sites.
+
+The paper cuts each tensor into chunks, and gives a root its share of the chunks, whatever their
+sizes. So the roots' loads are uneven where tensors are. Ours cuts the whole buffer, where only the
+number of parameters counts.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +14,25 @@ from anabranch import plan as plans
 from anabranch.overlay import Overlay, random_sparse
 from anabranch_lab.run.scenario import Stop
 from anabranch_lab.run.scenario.tasks import Exchange
+from anabranch_lab.tasks.profiles import load_profile
 from papers._experiment import Experiment
 from papers._lab import Lab, Label, Outcome, Trial, seconds
 from papers._result import Result, Row
 from papers.netstorm import _setting as setting
-from papers.netstorm._setting import MXNET, PRO, times
+from papers.netstorm._setting import MXNET, OUR_PRO, PRO, PRO_FLAT, System, times
 
-_MODELS = {  # parameters, for 1000 classes
-    "MobileNet": 4_231_976,
-    "ResNet-18": 11_689_512,
-    "ResNet-34": 21_797_672,
-    "ResNet-50": 25_557_032,
-    "ResNet-101": 44_549_160,
-    "ResNet-152": 60_192_808,
-    "AlexNet": 61_100_840,
+_MODELS = {
+    "MobileNet": "mobilenet",
+    "ResNet-18": "resnet-18",
+    "ResNet-34": "resnet-34",
+    "ResNet-50": "resnet-50",
+    "ResNet-101": "resnet-101",
+    "ResNet-152": "resnet-152",
+    "AlexNet": "alexnet",
 }
+_STAR_FLAT = replace(MXNET, name="star, whole buffer cut", cuts_tensors=False)
+_BY_MODEL = (MXNET, PRO, _STAR_FLAT, PRO_FLAT)
+_BY_SITES = (MXNET, PRO, OUR_PRO)
 _ROUNDS = Stop(rounds=5)
 _BATCH_SIZE = 32
 
@@ -35,17 +44,12 @@ def sparse(sites: int, seed: int) -> Overlay:
 
 
 def _models(lab: Lab) -> list[Trial]:
-    sizes = ("MobileNet", "ResNet-50", "AlexNet") if lab.quick else tuple(_MODELS)
+    models = ("MobileNet", "ResNet-152", "AlexNet") if lab.quick else tuple(_MODELS)
     return [
         each
-        for model in sizes
+        for model in models
         for each in setting.dynamic_trials(
-            lab,
-            (MXNET, PRO),
-            Exchange(elements=_MODELS[model]),
-            part="a",
-            model=model,
-            elements=_MODELS[model],
+            lab, _BY_MODEL, Exchange(profile=_MODELS[model]), part="a", model=model
         )
     ]
 
@@ -62,95 +66,159 @@ def _sites(lab: Lab) -> list[Trial]:
         )
         for sites in ((5, 9, 15) if lab.quick else (5, 7, 9, 11, 13, 15))
         for seed in range(lab.seed, lab.seed + networks)
-        for system in (MXNET, PRO)
+        for system in _BY_SITES
     ]
 
 
 def _make(lab: Lab) -> Result:
     outcomes = lab.measure(_models(lab) + _sites(lab))
-    rows = (*_model_rows(outcomes), *_site_rows(outcomes))
+    rows = (*_model_rows(lab, outcomes), *_site_rows(lab, outcomes))
     return Result(rows, (setting.dynamics_note(lab),))
 
 
 def _mean_limit_s(outcomes: list[Outcome], sites: int) -> float:
     seeds = {int(each.labels["draw"]) for each in outcomes if each.labels["sites"] == sites}
-    size_bytes = 4 * _MODELS["AlexNet"]
-    return fmean(plans.limit_s(sparse(sites, seed), size_bytes) for seed in seeds)
+    size_bytes = load_profile("alexnet").size_bytes
+    return fmean(plans.limit_s(sparse(sites, seed), size_bytes) for seed in sorted(seeds))
 
 
-def _pro_over_star(found: list[Outcome], **labels: Label) -> str:
-    star, pro = (setting.chosen(found, system=each.name, **labels) for each in (MXNET, PRO))
-    return setting.ratio(star, pro, times)
+def _millions(model: str) -> float:
+    return load_profile(_MODELS[model]).elements / 1e6
 
 
-def _model_rows(outcomes: list[Outcome]) -> list[Row]:
+def _model_rows(lab: Lab, outcomes: list[Outcome]) -> list[Row]:
     found = [each for each in outcomes if each.labels["part"] == "a"]
-    elements = {str(each.labels["model"]): int(each.labels["elements"]) for each in found}
-    took_s = {
-        model: [seconds(found, model=model, system=each.name) for each in (MXNET, PRO)]
-        for model in elements
-    }
-    millions = [each / 1e6 for each in elements.values()]
-    star, pro = (
-        linear_regression(millions, [each[which] for each in took_s.values()]).slope
-        for which in (0, 1)
-    )
-    rows = [
-        Row(
-            f"a: {model}, {elements[model] / 1e6:.1f} M parameters, star and pro",
-            "drawn only",
-            f"{star_s:.1f} s, {pro_s:.1f} s: {_pro_over_star(found, model=model)}",
+    models = list(dict.fromkeys(str(each.labels["model"]) for each in found))
+    seeds = setting.drawn_networks(lab)
+
+    def of(system: System, model: str) -> list[Outcome]:
+        return setting.chosen(found, system=system.name, model=model)
+
+    def told(star: System, pro: System, model: str) -> str:
+        slow, fast = of(star, model), of(pro, model)
+        return f"{seconds(slow):.1f} s, {seconds(fast):.1f} s: {setting.ratio(slow, fast, times)}"
+
+    def slope(system: System) -> float:
+        took_s = [seconds(of(system, model)) for model in models]
+        return linear_regression([_millions(model) for model in models], took_s).slope
+
+    def slopes(star: System, pro: System) -> str:
+        return f"{slope(star):.2f} s, {slope(pro):.2f} s: {times(slope(star) / slope(pro))}"
+
+    def of_a_million(system: System) -> str:
+        slow, fast = (
+            [replace(each, round_s=each.round_s / _millions(model)) for each in of(system, model)]
+            for model in ("ResNet-152", "AlexNet")
         )
-        for model, (star_s, pro_s) in took_s.items()
-    ]
-    rows.append(
+        return setting.ratio(slow, fast, setting.gain)
+
+    return [
+        *(
+            Row(
+                f"a: {model}, {_millions(model):.1f} M parameters, "
+                f"{len(load_profile(_MODELS[model]).tensors)} tensors, star and pro",
+                "drawn only",
+                told(_STAR_FLAT, PRO_FLAT, model),
+                literal=told(MXNET, PRO, model),
+                seeds=seeds,
+            )
+            for model in models
+        ),
         Row(
             "a: seconds for each further million of parameters, star and pro",
             "grows far slower",
-            f"{star:.2f} s, {pro:.2f} s: {times(star / pro)}",
-            "we cut the flat buffer, not each tensor, so that only the number of parameters counts "
-            "and AlexNet gains nothing over ResNet-152",
+            slopes(_STAR_FLAT, PRO_FLAT),
+            literal=slopes(MXNET, PRO),
+            seeds=seeds,
+        ),
+        *(
+            Row(
+                f"a: AlexNet over ResNet-152, parameters a second, {said}",
+                "AlexNet is more efficient" if pro is PRO else "",
+                of_a_million(flat),
+                why,
+                literal=of_a_million(pro),
+                seeds=seeds,
+            )
+            for said, pro, flat, why in (
+                ("pro", PRO, PRO_FLAT, "literal: each tensor cut; ours: the whole buffer"),
+                ("star", MXNET, _STAR_FLAT, "one root, so that no load can be uneven"),
+            )
+        ),
+        *_load_rows(models),
+    ]
+
+
+def _load_rows(models: list[str]) -> list[Row]:
+    """Return how uneven the roots' loads are, from the deal alone."""
+    plan = setting.PRO.route.plan(setting.equal_rates())
+    told = []
+    for model in models:
+        tensors = load_profile(_MODELS[model]).tensors
+        carried = [0.0] * len(plan.trees)
+        for chunk in plans.deal_tensors(plan, tensors, setting.CHUNK_ELEMENTS):
+            carried[chunk.tree] += chunk.elements / sum(tensors)
+        most = max(load / tree.share for load, tree in zip(carried, plan.trees, strict=True))
+        told.append(f"{model} {most:.2f}")
+    return [
+        Row(
+            "a: the most loaded root's elements over its share, as pro begins",
+            "uneven, but for FC layers",
+            "1.00 of all: the whole buffer is cut",
+            literal="; ".join(told),
         )
-    )
-    return rows
+    ]
 
 
-def _site_rows(outcomes: list[Outcome]) -> list[Row]:
+def _site_rows(lab: Lab, outcomes: list[Outcome]) -> list[Row]:
     found = [each for each in outcomes if each.labels["part"] == "b"]
     counts = sorted({int(each.labels["sites"]) for each in found})
-    took_s = {
-        count: [seconds(found, sites=count, system=each.name) for each in (MXNET, PRO)]
-        for count in counts
-    }
-    rows = [
-        Row(
-            f"b: {count} sites, star and pro",
-            "drawn only",
-            f"{star_s:.1f} s, {pro_s:.1f} s: {_pro_over_star(found, sites=count)}; "
-            f"pro {count * _BATCH_SIZE / pro_s:.1f} samples/s",
-        )
-        for count, (star_s, pro_s) in took_s.items()
-    ]
     few, many = counts[0], counts[-1]
+    seeds = f"{2 if lab.quick else 5} drawn networks a size"
     limit = _mean_limit_s(found, few) / _mean_limit_s(found, many)
-    star, pro = (
-        took_s[few][which] / took_s[many][which] for which in (0, 1)
-    )  # samples of each site and second, of many sites over few
-    over_star = {count: star_s / pro_s for count, (star_s, pro_s) in took_s.items()}
+
+    def took_s(system: System, sites: int) -> float:
+        return seconds(found, system=system.name, sites=sites)
+
+    def told(pro: System, sites: int) -> str:
+        about: dict[str, Label] = {"sites": sites}
+        slow, fast = (setting.chosen(found, system=each.name, **about) for each in (MXNET, pro))
+        rate = sites * _BATCH_SIZE / seconds(fast)
+        return f"{seconds(fast):.1f} s, {setting.ratio(slow, fast, times)}; {rate:.1f} samples/s"
+
+    def efficiency(system: System) -> float:
+        return took_s(system, few) / took_s(system, many)
+
+    def over_star(pro: System) -> str:
+        return f"{efficiency(pro) / efficiency(MXNET) / (many / few):.2f}"
+
     return [
-        *rows,
+        *(
+            Row(
+                f"b: {sites} sites, pro and over star ({took_s(MXNET, sites):.1f} s)",
+                "drawn only",
+                told(OUR_PRO, sites),
+                literal=told(PRO, sites),
+                seeds=seeds,
+            )
+            for sites in counts
+        ),
         Row(
             f"b: scaling efficiency of pro, samples/s from {few} to {many} sites",
             "0.93",
-            f"{pro:.2f} (star {star:.2f})",
-            f"the physical limit of these networks scales with {limit:.2f}; the paper does not say "
-            "how it drew its own",
+            f"{efficiency(OUR_PRO):.2f}",
+            f"star {efficiency(MXNET):.2f}; the physical limit of these networks scales with "
+            f"{limit:.2f}; the paper does not say how it drew its own",
+            literal=f"{efficiency(PRO):.2f}",
+            seeds=seeds,
         ),
         Row(
             f"b: the same of the speed-up over the star of {few} and of {many} sites",
             "0.93",
-            f"{over_star[many] / over_star[few] / (many / few):.2f}",
+            over_star(OUR_PRO),
             "if the paper's throughput is over that of the star of the same size",
+            literal=over_star(PRO),
+            seeds=seeds,
         ),
     ]
 
