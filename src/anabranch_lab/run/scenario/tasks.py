@@ -24,8 +24,8 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
             are like spoken digits and need no file; or tokens: ``pairs``, ``translation``.
         partition: which samples each site holds.
         model: ``softmax``, ``mlp``, ``cnn``, ``cnn-6``, ``lenet-5``, ``alexnet``, ``vgg-16``,
-            ``resnet-20``, ``resnet-32``, ``resnet-20-wide`` or ``lstm``; for ``pairs``, ``bert`` or ``bert-tiny``; for
-            ``translation``, ``t5-small`` or ``t5-tiny``.
+            ``resnet-20``, ``resnet-20-wide``, ``resnet-32`` or ``lstm``; for ``pairs``, ``bert`` or
+            ``bert-tiny``; for ``translation``, ``t5-small`` or ``t5-tiny``.
         hidden: widths of the hidden linear layers of an mlp or a cnn; empty: the model's default.
         optimiser: ``sgd`` or ``adam``.
         learning_rate: step size.
