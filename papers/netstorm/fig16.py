@@ -99,7 +99,8 @@ def _make(lab: Lab) -> Result:
         if pair is None:
             return ""
         off, on = (_of(outcomes, each) for each in (pair.off, pair.on))
-        return f"{seconds(off):.1f} s -> {seconds(on):.1f} s ({setting.ratio(on, off, gain)})"
+        change = setting.ratio(off, on, lambda speed_up: gain(1 / speed_up))
+        return f"{seconds(off):.1f} s -> {seconds(on):.1f} s ({change})"
 
     rows = [
         Row(
