@@ -141,7 +141,12 @@ def _model_rows(lab: Lab, outcomes: list[Outcome]) -> list[Row]:
                 seeds=seeds,
             )
             for said, pro, flat, why in (
-                ("pro", PRO, PRO_FLAT, "literal: each tensor cut; ours: the whole buffer"),
+                (
+                    "pro",
+                    PRO,
+                    PRO_FLAT,
+                    "not known; a message costs nothing here, whatever its size",
+                ),
                 ("star", MXNET, _STAR_FLAT, "one root, so that no load can be uneven"),
             )
         ),

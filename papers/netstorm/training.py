@@ -88,13 +88,15 @@ def reached_s(run: Outcome) -> float | None:
 def most_apart(runs: Sequence[Outcome]) -> float:
     """Return the largest difference of accuracies after equally many rounds.
 
+    The last evaluation of a run is left out: it is after its last round, whichever that is.
+
     Args:
         runs: of equal models, which evaluate after the same rounds.
     """
-    longest = max(len(each.curve) for each in runs)
+    curves = [each.curve[:-1] for each in runs]
     apart = []
-    for number in range(longest):
-        seen = [each.curve[number][1] for each in runs if number < len(each.curve)]
+    for number in range(max(map(len, curves))):
+        seen = [curve[number][1] for curve in curves if number < len(curve)]
         apart.append(max(seen) - min(seen))
     return max(apart, default=0.0)
 

@@ -698,7 +698,10 @@ def test_a_graph_that_has_fallen_apart_takes_algorithm_3_more_turns_than_the_pap
 def test_accuracies_are_compared_after_equally_many_rounds():
     quick, slow = (
         Outcome({}, "a.toml", 4, 4.0, 1.0, 0, curve=curve)
-        for curve in (((1.0, 0.2), (2.0, 0.4), (3.0, 0.9)), ((5.0, 0.2), (9.0, 0.5)))
+        for curve in (
+            ((1.0, 0.2), (2.0, 0.4), (3.0, 0.9), (3.5, 0.7)),
+            ((5.0, 0.2), (9.0, 0.5), (9.5, 0.1)),
+        )
     )
     assert netstorm_training.most_apart([quick, slow]) == pytest.approx(0.1)
 
