@@ -127,4 +127,4 @@ def test_rows_and_the_picture_say_who_is_first_with_which_bytes(tmp_path: Path):
     cell = made.data["picture"]["grid"]["cells"]["Gini 0.6"]
     assert cell["name"] == "DiLoCo"
     assert cell["lines"][:3] == ["DiLoCo", "103.5 (100 to 109) s", "2 GB"]
-    assert lab.seeds == {"tuning": {1000, 1001}, "measured": {*range(16)}}
+    assert lab.seeds == {"tuning": {1000, 1001, 1002, 1003}, "measured": {*range(16)}}

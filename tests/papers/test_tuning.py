@@ -14,6 +14,7 @@ def found(
     settings: Sequence[str],
     times_s: Times,
     more: Callable[[str], Sequence[str]] = lambda best: (),
+    seeds: Sequence[int] = (1000, 1001),
 ) -> tuple[Tuned[str], list[Wanted[str]]]:
     made: list[Wanted[str]] = []
 
@@ -24,7 +25,7 @@ def found(
             for _, each in wanted
         ]
 
-    searches = {"it": search(settings, more, lambda of: 0.4, [1000, 1001], 500.0)}
+    searches = {"it": search(settings, more, lambda of: 0.4, seeds, 500.0)}
     return together(searches, run)["it"], made
 
 
@@ -57,6 +58,17 @@ def test_where_none_gets_there_the_first_setting_has_the_first_rate() -> None:
     best, made = found(["a", "b"], lambda wanted: None)
     assert (best.setting, best.rate, best.times_s) == ("a", 0.4, (math.inf, math.inf))
     assert {each.rate for each in made} == {0.1, 0.2, 0.4, 0.8}
+
+
+def test_a_rate_that_fails_on_other_seeds_does_not_win() -> None:
+    def times_s(of: Wanted[str]) -> float | None:
+        lucky = {0.4: 80.0, 0.8: 60.0, 1.6: 90.0}
+        return None if of.rate == 0.8 and of.seed == 1003 else lucky.get(of.rate)
+
+    best, made = found(["a"], times_s, seeds=[1000, 1001, 1002, 1003])
+    assert best == Tuned("a", 0.4, (80.0,) * 4)
+    # What is not the best on half of the seeds is not tried on the others.
+    assert {each.seed for each in made if each.rate == 1.6} == {1000, 1001}
 
 
 def test_searches_advance_together() -> None:
