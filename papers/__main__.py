@@ -142,7 +142,7 @@ def check(
                 path.write_text(dumps(_check.said_anew(document)) + "\n", encoding="utf-8")
                 said, wrong = f"written anew, since {wrong[0]}", []
         except papers.NotRecorded as error:
-            wrong = [f"its settings have changed: {error}"]
+            wrong = [f"not of today's settings: {error}"]
         if again and not wrong:
             done = _check.again(document, data_dir)
             if done is not None:

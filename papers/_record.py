@@ -110,7 +110,13 @@ class Record:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Record:
-        """Return the runs of a result's JSON."""
+        """Return the runs of a result's JSON.
+
+        Raises:
+            NotRecorded: it was made before runs had keys.
+        """
+        if "language" not in document:
+            raise NotRecorded(f"runs of {document['experiment']} have no keys yet; make it again")
         return cls({each["key"]: each for each in document["runs"]}, set(document["language"]))
 
     def key_of(self, settings: Any) -> str:

@@ -93,6 +93,12 @@ def test_a_script_whose_settings_have_changed_does_not_find_its_runs(
         list(_check.differences(document))
 
 
+def test_a_result_of_before_runs_had_keys_is_named(document: dict[str, Any]):
+    del document["language"]
+    with pytest.raises(NotRecorded, match="toy/fig1 have no keys yet; make it again"):
+        list(_check.differences(document))
+
+
 def test_the_smallest_run_is_made_again_and_compared(document: dict[str, Any]):
     first = document["runs"][0]
     first["cpu_s"] = -1.0
@@ -139,7 +145,7 @@ def test_the_command_says_what_differs(
     now(monkeypatch, rounds=3)
     code, said = check("toy", "--results", str(tmp_path), "--write")
     assert code == 1
-    assert "toy-fig1.json: its settings have changed" in said
+    assert "toy-fig1.json: not of today's settings" in said
     code, said = check("toy/fig2", "--results", str(tmp_path))
     assert code == 2
 
