@@ -32,8 +32,10 @@ from papers.netstorm import (
     training,
 )
 from papers.r2sp import edges as r2sp_edges
+from papers.r2sp import fig01 as r2sp_fig01
 from papers.r2sp import fig02 as r2sp_fig02
 from papers.r2sp import fig04 as r2sp_fig04
+from papers.r2sp import fig05 as r2sp_fig05
 from papers.r2sp import fig08 as r2sp_fig08
 from papers.r2sp import fig08c as r2sp_fig08c
 from papers.r2sp import fig10 as r2sp_fig10
@@ -49,13 +51,16 @@ from papers.r2sp import table1 as r2sp_table1
 from papers.r2sp import table2 as r2sp_table2
 from papers.r2sp import table3 as r2sp_table3
 from papers.r2sp import table4 as r2sp_table4
+from papers.r2sp import theorem1 as r2sp_theorem1
 
 _NETSTORM = (fig01, fig13, fig14, fig15, fig16, fig17, fig18, fig19, fig20, tables, training)
 _R2SP = (
     r2sp_table1,
     r2sp_table2,
+    r2sp_fig01,
     r2sp_fig02,
     r2sp_fig04,
+    r2sp_fig05,
     r2sp_fig08,
     r2sp_fig10,
     r2sp_table3,
@@ -63,6 +68,7 @@ _R2SP = (
     r2sp_fig12,
     r2sp_fig13,
     r2sp_full_steps,
+    r2sp_theorem1,
     r2sp_robust,
 )
 

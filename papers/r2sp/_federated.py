@@ -3,7 +3,7 @@
 A client computes 100 local steps with jitter of 5 %. They take the time that is left of Table IV's
 rounds under BSP without Table V's pushes and pulls. Then the client waits for the log-normal delay
 that the paper injects (0.22 s on average). BSP is Algorithm 2 with one group, as the paper
-describes it, so it has the same fraction C.
+describes it, so it has the same fraction C. FL-R²SP is literal: a group waits for its fraction.
 
 **Three servers.** The paper's server has a port of 10 Gbit/s, and its clients have less than
 100 Mbit/s. The paper's times are far longer than these rates explain (Table II). So there are two
@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, pstdev
 
 from anabranch.fleet import Compute, Lognormal
 from anabranch.log import WorkerWent, read_events
@@ -36,12 +36,14 @@ from papers.r2sp import _setting as setting
 CLIENTS, GROUPS, FRACTION, STEPS = 128, 8, 0.75, 100
 SERVER = "server"
 _SAMPLES = 32  # of a step, whose time is given
-_ROUNDS = 10
+ROUNDS = 10
 _SETTLED = 3  # a client's first rounds do not count, since all clients begin at once
 _BIN_S = 0.1  # of the server's uplink
+_MOMENTS = 100  # of a picture
+SEEDS = 8
 DELAY = Lognormal(mu=-2.0, sigma=1.0)
 NOTE = (
-    f"{CLIENTS} clients, {_ROUNDS} rounds of each, of which the first {_SETTLED} do not count; C "
+    f"{CLIENTS} clients, {ROUNDS} rounds of each, of which the first {_SETTLED} do not count; C "
     f"is {FRACTION:g}. Simulated with sizes alone. A client's push is told without the delay that "
     "the paper injects before it."
 )
@@ -118,9 +120,19 @@ def fleet(server: Server, clients: int = CLIENTS) -> Overlay:
     return Overlay(name, tuple(sites), tuple(links))
 
 
-def pace(groups: int) -> FlR2sp:
-    """Return Algorithm 2's pace; one group has no turns to wait for, so it is BSP."""
-    return FlR2sp(groups=groups, fraction=FRACTION, relaxation=1.0 if groups > 1 else 0.0)
+def pace(groups: int, fraction: float = FRACTION) -> FlR2sp:
+    """Return Algorithm 2's pace, literally; one group has no turns to wait for, so it is BSP."""
+    relaxation = 1.0 if groups > 1 else 0.0
+    return FlR2sp(groups=groups, fraction=fraction, relaxation=relaxation, late_after="never")
+
+
+def ours(groups: int) -> FlR2sp:
+    """Return FL-R²SP as we would run it.
+
+    Groups bring as many updates a second, the group that is ready first has its turn, updates count
+    until then, and no group is waited for longer than three of its rounds.
+    """
+    return FlR2sp(groups=groups, fraction=FRACTION, collects="turn", grouping="load", order="ready")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +152,7 @@ class Case:
     clients: int = CLIENTS
     seed: int = 0
 
-    def scenario(self, rounds: int = _ROUNDS) -> Scenario:
+    def scenario(self, rounds: int = ROUNDS) -> Scenario:
         """Return the scenario to simulate."""
         samples = STEPS * _SAMPLES
         return Scenario(
@@ -170,22 +182,27 @@ class Seen:
         round_s: from one permission to the next.
         push_s, pull_s: of an update, and of the model.
         wait_s: for the aggregation.
-        gaps_s: between the moments at which groups got permission.
+        gap_s, gap_off: between the moments at which groups got permission: the mean, and the
+            deviation as a part of it.
         peak_bps: of the server's uplink, over 0.1 s.
-        phases: of some clients: (client, phase, from, to).
+        phases: how many clients train, push, wait and pull, at even moments of two rounds; empty
+            unless it was drawn.
+        uplink: the rate of the server's uplink in that time, Mbit/s, likewise.
     """
 
     round_s: float
     push_s: float
     pull_s: float
     wait_s: float
-    gaps_s: tuple[float, ...]
+    gap_s: float
+    gap_off: float
     peak_bps: float
-    phases: tuple[tuple[int, str, float, float], ...] = field(default=())
+    phases: tuple[tuple[float, int, int, int, int], ...] = ()
+    uplink: tuple[tuple[float, float], ...] = ()
 
 
-def observe(case: Case, data_dir: Path | None = None) -> Seen:
-    """Simulate a run, and measure it."""
+def observe(case: Case, data_dir: Path | None = None, draws: bool = False) -> Seen:
+    """Simulate a run, and measure it; with ``draws``, for a picture too."""
     overlay = fleet(case.server, case.clients)
     with tempfile.TemporaryDirectory(prefix="anabranch-") as folder:
         log = Path(folder, "run.db")
@@ -203,22 +220,33 @@ def observe(case: Case, data_dir: Path | None = None) -> Seen:
         if isinstance(event, WorkerWent) and event.update > _SETTLED:
             went[event.at_s] += 1
     turns = sorted(at_s for at_s, together in went.items() if together > 1)
-    return Seen(
-        fmean((each.next_s or 0.0) - each.went_s for each in whole),
+    gaps_s = [after - before for before, after in pairwise(turns)]
+    round_s = fmean((each.next_s or 0.0) - each.went_s for each in whole)
+    carried = _carried_bps(case, whole)
+    seen = Seen(
+        round_s,
         fmean(each.push_s for each in whole),
         fmean(each.pull_s for each in whole),
         fmean(each.blocked_s for each in whole),
-        tuple(after - before for before, after in pairwise(turns)),
-        _peak_bps(case, whole),
-        tuple(_phases(of_each)),
+        fmean(gaps_s),
+        pstdev(gaps_s) / fmean(gaps_s),
+        min(case.server.up_bps, max(carried.values())),
     )
+    if not draws:
+        return seen
+    # From when all clients have settled, for two rounds.
+    begins_s = max(series[0].went_s for series in of_each.values() if series)
+    moments = [begins_s + 2 * round_s * k / _MOMENTS for k in range(_MOMENTS)]
+    phases = tuple((round(at_s - begins_s, 2), *_phases(whole, at_s)) for at_s in moments)
+    uplink = tuple(
+        (round(a - begins_s, 2), round(_mean_bps(case, carried, a, b) / 1e6, 2))
+        for a, b in pairwise(moments)
+    )
+    return replace(seen, phases=phases, uplink=uplink)
 
 
-def _peak_bps(case: Case, whole: Sequence[Iteration]) -> float:
-    """Return the highest rate of the server's uplink over 0.1 s, bit/s.
-
-    A pull counts as even while it lasts, and the result is at most the server's rate.
-    """
+def _carried_bps(case: Case, whole: Sequence[Iteration]) -> dict[int, float]:
+    """Return the rate of the server's uplink in each 0.1 s, bit/s; a pull counts as even."""
     carried: defaultdict[int, float] = defaultdict(float)
     for each in whole:
         if each.pull_s <= 0:
@@ -226,16 +254,29 @@ def _peak_bps(case: Case, whole: Sequence[Iteration]) -> float:
         begins_s, ends_s = each.went_s, each.went_s + each.pull_s
         for number in range(int(begins_s / _BIN_S), int(ends_s / _BIN_S) + 1):
             here_s = min(ends_s, (number + 1) * _BIN_S) - max(begins_s, number * _BIN_S)
-            carried[number] += 32 * case.model.elements * max(0.0, here_s) / each.pull_s
-    return min(case.server.up_bps, max(carried.values()) / _BIN_S)
+            bits = 32 * case.model.elements * max(0.0, here_s) / each.pull_s
+            carried[number] += bits / _BIN_S
+    return carried
 
 
-def _phases(of_each: dict[int, list[Iteration]]) -> Iterator[tuple[int, str, float, float]]:
-    """Yield the phases of some clients in two of their rounds."""
-    for client in sorted(of_each)[:: max(1, len(of_each) // 32)]:
-        for each in of_each[client][:2]:
-            pulled_s = each.went_s + each.pull_s
-            yield client, "pull", round(each.went_s, 3), round(pulled_s, 3)
-            yield client, "train", round(pulled_s, 3), round(each.asked_s, 3)
-            yield client, "push", round(each.asked_s, 3), round(each.came_s, 3)
-            yield client, "wait", round(each.came_s, 3), round(each.next_s or each.came_s, 3)
+def _mean_bps(case: Case, carried: Mapping[int, float], from_s: float, until_s: float) -> float:
+    """Return the mean rate of the uplink in an interval, bit/s; at most the server's."""
+    bins = range(int(from_s / _BIN_S), max(int(until_s / _BIN_S), int(from_s / _BIN_S) + 1))
+    return min(case.server.up_bps, fmean(carried.get(number, 0.0) for number in bins))
+
+
+def _phases(whole: Sequence[Iteration], at_s: float) -> tuple[int, int, int, int]:
+    """Return how many clients train, push, wait and pull at a moment."""
+    train = push = wait = pull = 0
+    for each in whole:
+        if not each.went_s <= at_s < (each.next_s or each.went_s):
+            continue
+        if at_s < each.went_s + each.pull_s:
+            pull += 1
+        elif at_s < each.asked_s:
+            train += 1
+        elif at_s < each.came_s:
+            push += 1
+        else:
+            wait += 1
+    return train, push, wait, pull

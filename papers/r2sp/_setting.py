@@ -8,11 +8,13 @@ fills the ports, so communication is a smaller part here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 from statistics import fmean, geometric_mean
+
+from msgspec.structs import replace
 
 from anabranch.fleet import Compute, Lognormal
 from anabranch.overlay import Link, Overlay, Site
@@ -21,7 +23,7 @@ from anabranch.plan import Fapt, Packed
 from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Exchange
 from anabranch_lab.tasks import profiles
-from papers._lab import Label, Outcome, Trial
+from papers._lab import Lab, Label, Outcome, Trial
 
 WORKERS, SERVERS = 16, 4  # the paper's cluster A
 WORKERS_1, SERVERS_1 = 8, 2  # of its Table I
@@ -80,6 +82,27 @@ FITTED_BPS = geometric_mean(model.goodput_bps for model in LARGE)
 """One goodput for the paper's framework, bit/s: the geometric mean over its three large models."""
 
 
+SEEDS = 3
+
+
+def seeds(lab: Lab) -> range:
+    """Return the seeds of jitter: one where the lab is quick."""
+    return range(lab.seed, lab.seed + (1 if lab.quick else SEEDS))
+
+
+def found(outcomes: Iterable[Outcome], **labels: Label) -> list[Outcome]:
+    """Return the runs with these labels, in order."""
+    return [each for each in outcomes if labels.items() <= each.labels.items()]
+
+
+def spread(values: Sequence[float], form: str = ".2f") -> str:
+    """Return the mean of numbers and, of several, the least to the most."""
+    told = f"{fmean(values):{form}}"
+    if len(values) > 1:
+        told += f" ({min(values):{form}} to {max(values):{form}})"
+    return told
+
+
 def steady_s(outcomes: Iterable[Outcome], **labels: Label) -> float:
     """Return the steady time of an iteration in the run with these labels, seconds.
 
@@ -125,12 +148,14 @@ def trial(
     updates: int,
     overlay: Overlay,
     jitter: Lognormal | None = JITTER,
+    without: tuple[str, ...] = (),
     **labels: Label,
 ) -> Trial:
-    """Return a run of a model under a pace."""
+    """Return a run of a model under a pace; a label ``seed`` is that of its jitter."""
     compute = Compute(samples_per_s=model.batch / model.compute_s, jitter=jitter)
     made = served(model.elements, under, updates, overlay, compute, model.batch)
-    return Trial({"model": model.name, **labels}, made, overlay)
+    made = replace(made, seed=int(labels.get("seed", 0)))
+    return Trial({"model": model.name, **labels}, made, overlay, without=without)
 
 
 def all_reduced(model: Model, rounds: int, **labels: Label) -> Trial:
@@ -144,6 +169,7 @@ def all_reduced(model: Model, rounds: int, **labels: Label) -> Trial:
         task=Exchange(elements=model.elements, batch_size=model.batch),
         chunk_elements=CHUNK_ELEMENTS,
         sample_every_s=60.0,
+        seed=int(labels.get("seed", 0)),
     )
     return Trial({"model": model.name, **labels}, scenario, overlay)
 

@@ -1,13 +1,15 @@
-"""R²SP's claims about convergence, at a size that two cores can train.
+"""R²SP's claims about convergence, at sizes that two cores can train.
 
-The paper trains image models on CIFAR-10 and ImageNet, and transformers, with GPUs. Here a
-perceptron with one hidden layer learns 8 x 8 digits, which come with scikit-learn, or a small
-transformer learns a rule of tokens. If the model is n times smaller than the paper's, the network
-is n times slower. So computing, pushing and pulling take the times of the paper's model. Gradients,
-staleness and convergence are real, but those of another problem.
+The paper trains image models on CIFAR-10 and ImageNet, and transformers, with GPUs. Here a learner
+replaces its model: a perceptron on digits, networks of one or two million parameters on CIFAR-10,
+or small transformers on rules of tokens. If the learner is n times smaller than the paper's model,
+the network is n times slower. So computing, pushing and pulling take the times of the paper's
+model, and their ratio is that of its Table I. Gradients, staleness and convergence are real, but
+those of another problem.
 
-The best learning rate depends on the pace: stale updates need a lower one. So beside the comparison
-at one rate for all, each pace has the rate with which it is quickest, found on other seeds.
+The best learning rate depends on the pace: stale updates need a lower one. So beside the runs at
+one rate for all, as the paper has, each way has the rate with which it is quickest, found on other
+seeds.
 """
 
 from __future__ import annotations
@@ -16,29 +18,28 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Literal
+from typing import Any
 
 from anabranch.fleet import Compute
 from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace
 from anabranch.plan import Fapt, Packed
+from anabranch.train.schedules import AnySchedule, Constant
 from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Train
-from papers._choice import FIRST, Choice, best_rate
+from papers._choice import FIRST, best_rate
 from papers._compare import compared
 from papers._lab import Lab, Label, Outcome, Trial
+from papers._picture import middle, picture
 from papers._result import Row
 from papers.r2sp import _setting as setting
 from papers.r2sp._setting import EQUAL
 
-BATCH = 1
 _HIDDEN = 256
-SEEDS = 8
 _TUNING = (1000, 1001)  # added to the first seed: not among those that are measured
-_MOST_ITERATIONS = 400
 _CHUNKS = 8  # more make a simulation slower and iterations hardly longer
 _CHUNKS_OF_TREES = 32  # two for each of 16 trees
-_FALLEN = 0.2  # the paper's rule for AlexNet: the loss has fallen by 80 %
+_CONSTANT = Constant()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,31 +55,40 @@ class Learner:
         rate: the learning rate for all.
         first: the learning rate with which tuning begins.
         looked_at: held-out samples of an evaluation; None: all.
+        batch: samples of a batch, unless a way has its own.
+        iterations: the most that a worker makes.
+        fallen: the part of the loss before training below which the paper's rule stops.
+        seeds: how many are measured.
+        tuning: how many seeds choose a rate.
     """
 
     what: str
-    data: Literal["digits", "pairs", "translation"]
-    model: Literal["mlp", "bert-tiny", "t5-tiny"]
+    data: str
+    model: str
     elements: int
     classes: int
     target: float
     rate: float
     first: float
     hidden: tuple[int, ...] = ()
-    optimiser: Literal["sgd", "adam"] = "sgd"
+    optimiser: str = "sgd"
     looked_at: int | None = None
+    batch: int = 1
+    iterations: int = 400
+    fallen: float = 0.2
+    seeds: int = 8
+    tuning: int = 2
 
     @property
     def loss(self) -> float:
         """The bound below which the loss has fallen by as much as the paper asks."""
-        return _FALLEN * math.log(self.classes)
+        return self.fallen * math.log(self.classes)
 
-    def note(self, quick: bool, batch: int = BATCH, tuned: bool = True) -> str:
+    def note(self, quick: bool, tuned: bool = True) -> str:
         """Return a note on the training, and on how to read the values.
 
         Args:
             quick: whether there was one seed, and no tuning.
-            batch: samples of a batch where no row says otherwise.
             tuned: whether rates were tuned, unless it was quick.
         """
         looked_at = "held-out samples"
@@ -87,20 +97,23 @@ class Learner:
         found = (
             "One seed, and rates were not tuned."
             if quick
-            else f"Times are medians of {SEEDS} seeds, the least to the most in parentheses; "
+            else f"Times are medians of {self.seeds} seeds, the least to the most in parentheses; "
             "ratios are geometric means, seed by seed, with 95 % intervals of Student's t on their "
             "logarithms."
         )
         if tuned and not quick:
+            others = "another seed" if self.tuning == 1 else f"{self.tuning} other seeds"
             found += (
-                " Each one's best learning rate was found on two other seeds, by powers of two."
+                f" Literal: the rate {self.rate:g} for all. Ours: each one's best rate, found on "
+                f"{others} by powers of two."
             )
         return (
             f"Trained: {self.what} ({self.elements:,} parameters) with {self.optimiser.upper()}, "
-            f"batches of {batch} where not said otherwise, to {self.target:.0%} of {looked_at}, "
-            "over a network as many times slower as it is smaller than the paper's model. By the "
-            f"loss: once the mean loss of all workers' batches was below {self.loss:.2f} in 10 "
-            f"iterations running, the paper's rule. {found}"
+            f"batches of {self.batch} where not said otherwise, to {self.target:.0%} of "
+            f"{looked_at}, over a network as many times slower as it is smaller than the paper's "
+            "model. By the loss: once the mean loss of all workers' batches was below "
+            f"{self.loss:.2f} in 10 iterations running, the paper's rule for a fall of "
+            f"{1 - self.fallen:.0%}. {found}"
         )
 
 
@@ -115,6 +128,39 @@ DIGITS = Learner(
     rate=0.1,
     first=FIRST,
 )
+ALEXNET_LIKE = Learner(
+    what="CIFAR-10 (four of its files), two convolutions and two linear layers, most parameters in "
+    "the latter as in AlexNet",
+    data="cifar-10-part",
+    model="cnn",
+    elements=2_156_490,
+    classes=10,
+    target=0.5,
+    rate=0.05,
+    first=0.05,
+    looked_at=500,
+    batch=8,
+    fallen=0.7,
+    seeds=3,
+    tuning=1,
+)
+RESNET_LIKE = Learner(
+    what="CIFAR-10 (four of its files), a residual network of 20 layers, wide and on half the "
+    "pixels each way",
+    data="cifar-10-part",
+    model="resnet-20-wide",
+    elements=1_073_962,
+    classes=10,
+    target=0.35,
+    rate=0.2,
+    first=0.2,
+    looked_at=500,
+    batch=4,
+    iterations=600,
+    fallen=0.8,
+    seeds=3,
+    tuning=1,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +171,23 @@ class Way:
         pace: when they may proceed.
         load: equal batches or tuned ones.
         ahead: whether workers compute while their last update is on its way.
-        batch: samples of a batch.
+        batch: samples of a batch; None: the learner's.
         paper: the paper's claim.
+        why: the row's reason.
         all_reduces: use no servers: workers all-reduce along packed trees, under BSP.
+        schedule: of the learning rate.
+        is_ours: whether it is no scheme of the paper, so that it runs at its best rate alone.
     """
 
     pace: AnyPace
     load: AnyLoad = EQUAL
     ahead: bool = False
-    batch: int = BATCH
+    batch: int | None = None
     paper: str = ""
+    why: str = ""
     all_reduces: bool = False
+    schedule: AnySchedule = _CONSTANT
+    is_ours: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,18 +250,19 @@ def trial(
         serve=None if way.all_reduces else Serve(only=servers, ahead=way.ahead),
         load=way.load,
         stop=Stop(
-            rounds=_MOST_ITERATIONS,
+            rounds=learner.iterations,
             after_s=limit_s if math.isfinite(limit_s) else None,
             at_target=True,
         ),
         compute=cluster.compute,
         task=Train(
-            data=learner.data,
-            model=learner.model,
+            data=learner.data,  # type: ignore[arg-type]
+            model=learner.model,  # type: ignore[arg-type]
             hidden=learner.hidden,
-            optimiser=learner.optimiser,
+            optimiser=learner.optimiser,  # type: ignore[arg-type]
             learning_rate=rate,
-            batch_size=way.batch,
+            schedule=way.schedule,
+            batch_size=way.batch or learner.batch,
             evaluate_every=1 if way.all_reduces else 10,
             evaluate_every_s=None if way.all_reduces else looks_s,
             evaluate_samples=learner.looked_at,
@@ -220,13 +273,37 @@ def trial(
         seed=seed,
     )
     about = {**labels, "rate": rate, "seed": seed}
-    return Trial(about, scenario, overlay, learner.loss, without=("workers", "gaps"))
+    unused = ("workers", "gaps", "accuracy_by_site")
+    return Trial(about, scenario, overlay, learner.loss, without=unused)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Ways beside each other.
+
+    Args:
+        rows: one for each way.
+        ours: runs at each way's best rate, by the way's name, in order of the seeds.
+        literal: runs at one rate for all; without the ways that are ours.
+    """
+
+    rows: tuple[Row, ...]
+    ours: Mapping[str, Sequence[Outcome]]
+    literal: Mapping[str, Sequence[Outcome]]
+
+    def drawn(self, names: Sequence[str] = ()) -> dict[str, Any]:
+        """Return the median curves of these ways, or of all, as a picture."""
+        panels = {
+            how: {name: middle([run.curve for run in runs[name]]) for name in names or runs}
+            for how, runs in (("one rate for all", self.literal), ("each one's best", self.ours))
+        }
+        return picture("seconds", "accuracy", panels)
 
 
 def compare(
     lab: Lab, what: str, cluster: Cluster, ways: Mapping[str, Way], beside: Sequence[str]
-) -> tuple[Row, ...]:
-    """Train in each way, with one rate for all and with each way's best; return the rows.
+) -> Compared:
+    """Train in each way, with one rate for all and with each way's best; one row for each way.
 
     Args:
         lab: runs the trials.
@@ -235,87 +312,79 @@ def compare(
         ways: by name.
         beside: names of the ways that each is compared with.
     """
-    seeds = range(lab.seed, lab.seed + (1 if lab.quick else SEEDS))
-    tuning: list[Outcome] = []
-    rates = {name: _rate(lab, name, way, cluster, tuning) for name, way in ways.items()}
-    for_all = cluster.learner.rate
-    wanted = {(name, rate) for name in ways for rate in (for_all, rates[name])}
-    trials = [
-        trial(way, cluster, rate, seed, name=name, use="measured")
-        for name, way in ways.items()
-        for rate in sorted({for_all, rates[name]})
-        for seed in seeds
-    ]
-    measured = lab.measure(trials)
-    runs = {
-        pair: [o for o in measured if (o.labels["name"], o.labels["rate"]) == pair]
-        for pair in wanted
-    }
+    learner = cluster.learner
+    seeds = range(lab.seed, lab.seed + (1 if lab.quick else learner.seeds))
+    rates = {name: _rate(lab, name, way, cluster) for name, way in ways.items()}
+    wanted = {name: {rates[name], learner.rate} for name in ways}
+    wanted |= {name: {rates[name]} for name, way in ways.items() if way.is_ours}
+    measured = lab.measure(
+        [
+            trial(way, cluster, rate, seed, name=name, use="measured")
+            for name, way in ways.items()
+            for rate in sorted(wanted[name])
+            for seed in seeds
+        ]
+    )
+
+    def of(name: str, rate: float) -> list[Outcome]:
+        about = {"name": name, "rate": rate}
+        return [each for each in measured if about.items() <= each.labels.items()]
+
+    ours = {name: of(name, rates[name]) for name in ways}
+    literal = {name: of(name, learner.rate) for name, way in ways.items() if not way.is_ours}
     rows = []
-    for how, of in (("one rate", dict.fromkeys(ways, for_all)), ("best rate", rates)):
-        for name, way in ways.items():
-            others = {each: runs[each, of[each]] for each in beside if each != name}
-            paper = way.paper if of is not rates else ""
-            label = f"{what}, {how}: {name}"
-            target = cluster.learner.target
-            rows += rows_of(label, paper, of[name], runs[name, of[name]], others, target)
-    return tuple(rows)
+    for name, way in ways.items():
+        told = told_of(ours[name], {each: ours[each] for each in beside if each != name})
+        others = {each: literal[each] for each in beside if each != name}
+        said = told_of(literal[name], others) if name in literal else ""
+        rows.append(
+            Row(
+                f"{what}: {name}",
+                way.paper,
+                f"rate {rates[name]:g}: {told}",
+                way.why,
+                literal=said,
+                seeds=f"{len(seeds)}",
+            )
+        )
+    return Compared(tuple(rows), ours, literal)
 
 
-def _rate(lab: Lab, name: str, way: Way, cluster: Cluster, log: list[Outcome]) -> float:
-    first = cluster.learner.first
+def _rate(lab: Lab, name: str, way: Way, cluster: Cluster) -> float:
+    learner = cluster.learner
     if lab.quick:
-        return first
+        return learner.first
 
     def make(rate: float, seed: int, limit_s: float) -> Trial:
         return trial(way, cluster, rate, seed, limit_s, name=name, use="tuning")
 
-    seeds = [lab.seed + k for k in _TUNING]
-    found: Choice | None = best_rate(lab, make, seeds, math.inf, log, first)
-    return first if found is None else found.rate
+    seeds = [lab.seed + k for k in _TUNING[: learner.tuning]]
+    found = best_rate(lab, make, seeds, math.inf, [], learner.first)
+    return learner.first if found is None else found.rate
 
 
-def rows_of(
-    what: str,
-    paper: str,
-    rate: float,
-    runs: Sequence[Outcome],
-    beside: Mapping[str, Sequence[Outcome]],
-    target: float,
-) -> list[Row]:
-    """Return the times of runs, by the accuracy and by the loss, and beside others.
+def told_of(runs: Sequence[Outcome], beside: Mapping[str, Sequence[Outcome]]) -> str:
+    """Return the times of runs, by the accuracy and by the loss, and beside others, as text.
 
     Args:
-        what: the beginning of each row's text.
-        paper: the paper's claim.
-        rate: the learning rate.
         runs: of all seeds.
         beside: other ways' runs with the same seeds, by name.
-        target: of the accuracy.
     """
-    by_accuracy = _reached(runs)
-    by_loss = _seconds([run.loss_fell_s for run in runs])
+    by_accuracy = _seconds([run.reached_s for run in runs])
     iterations = [run.reached_updates for run in runs if run.reached_updates is not None]
     told = _spread(by_accuracy)
     if iterations:
         told += f", {fmean(iterations):.0f} iterations"
-    rows = [
-        Row(f"{what}: learning rate", "", f"{rate:g}"),
-        Row(f"{what}: to {target:.0%}", paper, told),
-        *(
-            Row(f"{what}: of {name}'s time", "", compared(by_accuracy, _reached(others)))
-            for name, others in beside.items()
-        ),
-        Row(f"{what}: by the loss", "", _spread(by_loss)),
-    ]
     for name, others in beside.items():
-        theirs = _seconds([run.loss_fell_s for run in others])
-        rows.append(Row(f"{what}: by the loss, of {name}'s time", "", compared(by_loss, theirs)))
-    return rows
-
-
-def _reached(runs: Sequence[Outcome]) -> list[float]:
-    return _seconds([run.reached_s for run in runs])
+        theirs = _seconds([run.reached_s for run in others])
+        told += f"; of {name}'s time {compared(by_accuracy, theirs)}"
+    by_loss = _seconds([run.loss_fell_s for run in runs])
+    if any(map(math.isfinite, by_loss)):
+        told += f"; by the loss {_spread(by_loss)}"
+        for name, others in beside.items():
+            theirs = _seconds([run.loss_fell_s for run in others])
+            told += f", of {name}'s {compared(by_loss, theirs)}"
+    return told
 
 
 def _seconds(times_s: Sequence[float | None]) -> list[float]:

@@ -15,18 +15,16 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-
-from msgspec.structs import replace
 
 from anabranch.fleet import Compute, SiteCompute, uneven_samples_per_s
 from anabranch.log import Evaluated, read_events
 from anabranch.merge import AnyMerge, Mean, Staleness
 from anabranch.overlay import Link, Overlay, Site
-from anabranch.pace import AnyPace, Asp, Bsp, FedAvg, FedBuff, R2sp, Safa
+from anabranch.pace import AnyPace, Asp, Bsp, FedAvg, FedBuff, FlR2sp, R2sp, Safa
 from anabranch.period import Every
 from anabranch.plan import AnyPlanner, Fapt, ForestRoute, GivenForest, Star
 from anabranch_lab.run.scenario import Scenario, Serve, Stop
@@ -34,7 +32,7 @@ from anabranch_lab.run.scenario.tasks import Train
 from anabranch_lab.run.simulate import simulate
 from anabranch_lab.tasks.partition import MixedDirichlet
 from papers._experiment import Experiment
-from papers._lab import Lab
+from papers._lab import Lab, thinned
 from papers._result import Result, Row
 from papers.r2sp import _federated as federated
 from papers.r2sp import _setting as setting
@@ -85,14 +83,12 @@ _OTHERS: Mapping[str, Scheme] = {
 def schemes(clients: int) -> Mapping[str, Scheme]:
     """Return the schemes that are compared with this number of clients, by name."""
     groups = max(2, clients // _GROUP)
-    literal = federated.pace(groups)
-    until_turn = replace(literal, collects="turn")
-    by_load = replace(until_turn, grouping="load", order="ready")
+    until_turn = FlR2sp(groups=groups, fraction=federated.FRACTION, collects="turn")
     return {
         "BSP": Scheme(federated.pace(1), "models"),
-        "FL-R²SP": Scheme(literal, "models"),
+        "FL-R²SP": Scheme(federated.pace(groups), "models"),
         "FL-R²SP, updates mixed": Scheme(until_turn),
-        "FL-R²SP, updates mixed, groups by load": Scheme(by_load),
+        "FL-R²SP, updates mixed, groups by load": Scheme(federated.ours(groups)),
         **(_OTHERS if clients <= _MOST_OF_OTHERS else {}),
         "edges, all at once": Scheme(Bsp(), groups_an_edge=1),
         "edges, in turns": Scheme(R2sp(relaxation=1.0), groups_an_edge=1),
@@ -116,17 +112,37 @@ class Trained:
         return next((at_s for at_s, accuracy in self.curve if accuracy >= _TARGET), None)
 
 
-def train(job: tuple[int, str, str, int], rounds: int, data: str, data_dir: Path | None) -> Trained:
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run.
+
+    Args:
+        clients: how many.
+        gini: of their speeds.
+        scheme: how they train.
+        data: the task.
+        rounds: of each client, at most.
+        seed: of data, speeds, jitter and delays.
+    """
+
+    clients: int
+    gini: float
+    scheme: Scheme
+    data: str
+    rounds: int
+    seed: int
+
+
+def train(job: Run, data_dir: Path | None) -> Trained:
     """Train the clients of a fleet under one scheme, with one seed."""
     import torch
 
     torch.set_num_threads(1)
-    clients, fleet, name, seed = job
-    scheme = schemes(clients)[name]
+    clients, scheme, seed = job.clients, job.scheme, job.seed
     near = _near(clients) if scheme.groups_an_edge else {}
     overlay = _overlay(clients, near)
     usual = _STEPS * _BATCH / federated.RESNET20.compute_s
-    speeds = uneven_samples_per_s(clients, usual, FLEETS[fleet], seed)
+    speeds = uneven_samples_per_s(clients, usual, job.gini, seed)
     route: AnyPlanner = Star(hub=federated.SERVER)
     if near:
         groups = [
@@ -147,7 +163,7 @@ def train(job: tuple[int, str, str, int], rounds: int, data: str, data_dir: Path
             only=(federated.SERVER, *near),
             mixes=scheme.mixes,  # type: ignore[arg-type]
         ),
-        stop=Stop(rounds=rounds, at_target=True),
+        stop=Stop(rounds=job.rounds, at_target=True),
         compute=Compute(
             samples_per_s=usual,
             jitter=setting.JITTER,
@@ -155,7 +171,7 @@ def train(job: tuple[int, str, str, int], rounds: int, data: str, data_dir: Path
             sites={_client(k): SiteCompute(samples_per_s=speed) for k, speed in enumerate(speeds)},
         ),
         task=Train(
-            data=data,  # type: ignore[arg-type]
+            data=job.data,  # type: ignore[arg-type]
             model="softmax",
             learning_rate=_RATE,
             batch_size=_BATCH,
@@ -172,7 +188,8 @@ def train(job: tuple[int, str, str, int], rounds: int, data: str, data_dir: Path
         log = Path(folder, "run.db")
         simulate(scenario.beside_its_scheduler(), overlay, log, data_dir)
         seen = [event for _, event in read_events(log) if isinstance(event, Evaluated)]
-    return Trained(tuple({each.at_s: (each.at_s, each.accuracy) for each in seen}.values()))
+    curve = {each.at_s: (each.at_s, each.accuracy) for each in seen}
+    return Trained(thinned([*curve.values()]))
 
 
 def _near(clients: int) -> Mapping[str, range]:
@@ -219,23 +236,21 @@ def _make(lab: Lab, clients: int) -> Result:
         clients = _FEW
     data, rounds = ("digits", 2) if lab.quick else ("fashion-mnist", _ROUNDS)
     seeds = range(lab.seed, lab.seed + (1 if lab.quick else _SEEDS))
-    names = tuple(schemes(clients))
-    jobs = [(clients, fleet, name, seed) for fleet in FLEETS for name in names for seed in seeds]
-    found = dict(
-        zip(jobs, lab.map(partial(train, rounds=rounds, data=data), jobs, Trained), strict=True)
-    )
+    jobs = {
+        (fleet, name, seed): Run(clients, gini, scheme, data, rounds, seed)
+        for fleet, gini in FLEETS.items()
+        for name, scheme in schemes(clients).items()
+        for seed in seeds
+    }
+    found = dict(zip(jobs, lab.map(train, [*jobs.values()], Trained), strict=True))
     rows = []
     for fleet in FLEETS:
-        beside = [found[clients, fleet, "FL-R²SP", seed].reached_s for seed in seeds]
-        for name in names:
-            runs = [found[clients, fleet, name, seed].reached_s for seed in seeds]
-            rows.append(Row(f"{clients} {fleet}, {name}", "", _told(runs, beside)))
-    data_of = [
-        {"clients": job[0], "fleet": job[1], "scheme": job[2], "seed": job[3], **asdict(run)}
-        for job, run in found.items()
-    ]
-    note = _note(data, rounds, len(seeds), clients)
-    return Result(tuple(rows), (note,), {"trained": data_of})
+        beside = [found[fleet, "FL-R²SP", seed].reached_s for seed in seeds]
+        for name in schemes(clients):
+            runs = [found[fleet, name, seed].reached_s for seed in seeds]
+            about = f"{clients} {fleet}, {name}"
+            rows.append(Row(about, "", _told(runs, beside), seeds=f"{len(seeds)}"))
+    return Result(tuple(rows), (_note(data, rounds, len(seeds), clients),))
 
 
 def _told(runs: Sequence[float | None], beside: Sequence[float | None]) -> str:

@@ -9,12 +9,10 @@ ones.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from anabranch.fleet import Compute
 from papers._experiment import Experiment
 from papers._lab import Lab
-from papers._result import Result
+from papers._result import Result, Row
 from papers.r2sp import _setting as setting
 from papers.r2sp import _training as training
 from papers.r2sp._setting import PACES, VGG16
@@ -25,43 +23,47 @@ _BEST = 0.4  # BSP's best in fig08c
 _LOWER = (1, 2, 4, 8, 16)  # at a sixteenth of BSP's rate an iteration moves as far as BSP's
 _WAYS = {
     "ASP": Way(PACES["ASP"], paper="slower than BSP"),
-    "R²SP": Way(PACES["R²SP"], paper="up to 25 % faster than BSP (VGG16)"),
+    "R²SP": Way(PACES["R²SP"], paper="up to 25 % faster than BSP"),
 }
 
 
 def _make(lab: Lab) -> Result:
-    compute = Compute(samples_per_s=training.BATCH / VGG16.compute_s, jitter=setting.JITTER)
+    compute = Compute(samples_per_s=training.DIGITS.batch / VGG16.compute_s, jitter=setting.JITTER)
     cluster = training.Cluster(VGG16.elements, compute)
-    seeds = range(lab.seed, lab.seed + (1 if lab.quick else training.SEEDS))
-    bsp = Way(PACES["BSP"])
-    lower = (1, 16) if lab.quick else _LOWER
-    runs = {f"BSP, {rate:g}": (bsp, rate, rate) for rate in (_RATE, _BEST)}
-    for part in lower:
+    learner = cluster.learner
+    seeds = range(lab.seed, lab.seed + (1 if lab.quick else learner.seeds))
+    runs = {f"BSP, {rate:g}": (Way(PACES["BSP"]), rate) for rate in (_RATE, _BEST)}
+    for part in (1, 16) if lab.quick else _LOWER:
         for name, way in _WAYS.items():
             # A server applies an N-th of each update, so N times the rate makes full steps.
-            runs[f"{name}, full steps, {_RATE / part:g}"] = (
-                way if part == 1 else replace(way, paper=""),
-                _RATE / part,
-                _RATE / part * cluster.workers,
-            )
-    trials = [
-        training.trial(way, cluster, rate, seed, name=name, use="measured")
-        for name, (way, _, rate) in runs.items()
-        for seed in seeds
-    ]
-    measured = lab.measure(trials)
-    found = {name: [o for o in measured if o.labels["name"] == name] for name in runs}
-    beside = {name: found[name] for name in (f"BSP, {_RATE:g}", f"BSP, {_BEST:g}")}
-    rows = []
-    for name, (way, told, _) in runs.items():
-        others = {each: theirs for each, theirs in beside.items() if each != name}
-        target = cluster.learner.target
-        rows += training.rows_of(f"VGG16: {name}", way.paper, told, found[name], others, target)
-    note = (
-        f"{setting.NOTE} Full steps: an update moves the model by the learning rate times its "
-        f"gradient, BSP's {cluster.workers} together by it times their mean."
+            runs[f"{name}, {_RATE / part:g}"] = way, _RATE / part * cluster.workers
+    measured = lab.measure(
+        [
+            training.trial(way, cluster, rate, seed, name=name, use="measured")
+            for name, (way, rate) in runs.items()
+            for seed in seeds
+        ]
     )
-    return Result(tuple(rows), (note, cluster.learner.note(lab.quick, tuned=False)))
+    found = {name: [o for o in measured if o.labels["name"] == name] for name in runs}
+    best = f"BSP, {_BEST:g}"
+    rows = []
+    for name, (way, _) in runs.items():
+        told = training.told_of(found[name], {best: found[best]} if name != best else {})
+        is_literal = name.endswith(f", {_RATE:g}")  # one rate for all
+        rows.append(
+            Row(
+                f"VGG16, full steps: {name}",
+                way.paper if is_literal else "",
+                "lower rates: below" if is_literal else told,
+                literal=told if is_literal else "",
+                seeds=f"{len(seeds)}",
+            )
+        )
+    note = (
+        f"{setting.NOTE} Full steps: an update moves the model by the learning rate, in the row's "
+        f"name, times its gradient, BSP's {cluster.workers} together by it times their mean."
+    )
+    return Result(tuple(rows), (note, learner.note(lab.quick, tuned=False)))
 
 
 EXPERIMENT = Experiment("r2sp/full-steps", "Algorithm 1 literally: full steps, VGG16", _make)

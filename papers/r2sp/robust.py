@@ -69,7 +69,8 @@ def _trial(rule: str, kind: str, share: float, seed: int) -> Trial:
         "share": share,
         "seed": seed,
     }
-    return Trial(labels, scenario, overlay)
+    unused = ("workers", "gaps", "curve", "accuracy_by_site")
+    return Trial(labels, scenario, overlay, without=unused)
 
 
 def _make(lab: Lab) -> Result:
@@ -90,6 +91,7 @@ def _make(lab: Lab) -> Result:
                     f"{kind}, {share:.0%}: {rule}",
                     "",
                     f"{fmean(found):.1%} ({min(found):.1%} to {max(found):.1%})",
+                    seeds=f"{len(seeds)}",
                 )
             )
     note = (
