@@ -156,7 +156,7 @@ RESNET_LIKE = Learner(
     first=0.2,
     looked_at=500,
     batch=4,
-    iterations=600,
+    iterations=900,
     fallen=0.8,
     seeds=3,
     tuning=1,
@@ -177,6 +177,7 @@ class Way:
         all_reduces: use no servers: workers all-reduce along packed trees, under BSP.
         schedule: of the learning rate.
         is_ours: whether it is no scheme of the paper, so that it runs at its best rate alone.
+        first: the learning rate with which tuning begins; None: the learner's.
     """
 
     pace: AnyPace
@@ -188,6 +189,7 @@ class Way:
     all_reduces: bool = False
     schedule: AnySchedule = _CONSTANT
     is_ours: bool = False
+    first: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,15 +354,16 @@ def compare(
 
 def _rate(lab: Lab, name: str, way: Way, cluster: Cluster) -> float:
     learner = cluster.learner
+    first = way.first or learner.first
     if lab.quick:
-        return learner.first
+        return first
 
     def make(rate: float, seed: int, limit_s: float) -> Trial:
         return trial(way, cluster, rate, seed, limit_s, name=name, use="tuning")
 
     seeds = [lab.seed + k for k in _TUNING[: learner.tuning]]
-    found = best_rate(lab, make, seeds, math.inf, [], learner.first)
-    return learner.first if found is None else found.rate
+    found = best_rate(lab, make, seeds, math.inf, [], first)
+    return first if found is None else found.rate
 
 
 def told_of(runs: Sequence[Outcome], beside: Mapping[str, Sequence[Outcome]]) -> str:

@@ -54,7 +54,7 @@ def _make(lab: Lab) -> Result:
             Row(
                 f"VGG16, full steps: {name}",
                 way.paper if is_literal else "",
-                "lower rates: below" if is_literal else told,
+                "" if is_literal else told,
                 literal=told if is_literal else "",
                 seeds=f"{len(seeds)}",
             )

@@ -27,11 +27,12 @@ def _ways() -> dict[str, Way]:
     for name in ("BSP", "ASP", "R²SP"):
         updates = 1 if name == "BSP" else setting.WORKERS  # of the model in an iteration
         paper = _PROMISE if name == "R²SP" else ""
+        first = 1.6 if name == "BSP" else 6.4
         falling = InversePower(power=_POWER)
         later = InversePower(power=_POWER, scale=_ITERATIONS * updates)
         ways[f"{name}, a constant rate"] = Way(PACES[name])
-        ways[f"{name}, k^(-3/4)"] = Way(PACES[name], schedule=falling, paper=paper)
-        ours = Way(PACES[name], schedule=later, is_ours=True)
+        ways[f"{name}, k^(-3/4)"] = Way(PACES[name], schedule=falling, paper=paper, first=first)
+        ours = Way(PACES[name], schedule=later, is_ours=True, first=0.4)
         ways[f"{name}, (1 + k / {_ITERATIONS} iterations)^(-3/4) (ours)"] = ours
     return ways
 
