@@ -18,6 +18,7 @@ import papers
 from anabranch.cli.commands import console, ending_on_interrupt, run
 from anabranch.log.terminal import Table, table
 from anabranch_lab.cli.runs import DataOption, EmulateOption, new_folder
+from anabranch_lab.tasks.kinds import DataError
 from papers import _check
 from papers._check import RESULTS
 from papers._kept import Outcomes
@@ -144,7 +145,10 @@ def check(
         except papers.NotRecorded as error:
             wrong = [f"not of today's settings: {error}"]
         if again and not wrong:
-            done = _check.again(document, data_dir)
+            try:
+                done = _check.again(document, data_dir)
+            except DataError as error:
+                done, wrong = None, [f"{said}; not made again: {error}"]
             if done is not None:
                 said += f"; made again in {done.cpu_s:.1f} s: {done.about}"
                 wrong += [f"{done.about}: {each}" for each in done.differs]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import papers
+from anabranch_lab.tasks.kinds import DataError
 from papers._lab import Lab
 from papers._record import Ran, Record, plain
 from papers._result import Result, said
@@ -77,8 +78,8 @@ def differences(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"there are {len(now['rows'])} rows now, and there were {len(was['rows'])}"
     if now["notes"] != was["notes"]:
         yield f"the notes are {now['notes']} now, and were {was['notes']}"
-    for name in sorted(now.keys() | was.keys() - {"rows", "notes"}):
-        if name not in ("rows", "notes") and now.get(name) != was.get(name):
+    for name in sorted((now.keys() | was.keys()) - {"rows", "notes"}):
+        if now.get(name) != was.get(name):
             yield f"{name} differs"
 
 
@@ -109,7 +110,11 @@ class Again:
 
 
 def again(document: Mapping[str, Any], data_dir: Path | None) -> Again | None:
-    """Make a result's smallest run again; None where it has no run, or runs of real processes."""
+    """Make a result's smallest run again; None where it has no run, or runs of real processes.
+
+    Raises:
+        DataError: the run needs data that are not here.
+    """
     record = Record.of(document)
     if document["world"] == "emulated" or not record.runs:
         return None
@@ -117,6 +122,8 @@ def again(document: Mapping[str, Any], data_dir: Path | None) -> Again | None:
     store = AllButOne(record, smallest["key"])
     with suppress(Missing):
         _experiment(document).make(_lab(document, store, data_dir))
+    if not store.again:
+        raise DataError("its script does without the data that its smallest run needs")
     (ran,) = store.again
     was = smallest["made"]
     about = ", ".join(map(str, was["labels"].values())) if "labels" in was else smallest["key"]

@@ -21,7 +21,10 @@ from papers._lab import Lab, Outcome, Trial
 Setting = TypeVar("Setting", bound=Hashable)
 Name = TypeVar("Name", bound=Hashable)
 
-_HIGHEST, _LOWEST = 8, 1 / 4  # times the first rate
+Make = Callable[[float, int, float], Trial]
+"""Makes a run from a learning rate, a seed, and the time at which it ends without the target."""
+
+_HIGHEST = 8  # times the first rate
 _PATIENCE = 1.25
 
 
@@ -66,6 +69,7 @@ def search(
     first: Callable[[Setting], float],
     seeds: Sequence[int],
     most_s: float,
+    lowest: float = 1 / 4,
 ) -> Search[Setting]:
     """Search a scheme's settings for the least mean time over seeds; each gets its own best rate.
 
@@ -78,17 +82,23 @@ def search(
         first: returns a setting's first rate.
         seeds: of the runs.
         most_s: when a run ends in any case.
+        lowest: the least rate that is tried, over the first one.
     """
     best = Tuned(settings[0], first(settings[0]), (math.inf,) * len(seeds))
     for setting in settings:
-        best = yield from _rates(setting, first(setting), best, seeds, most_s)
+        best = yield from _rates(best, setting, first(setting), lowest, seeds, most_s)
     for setting in more(best.setting):
-        best = yield from _rates(setting, first(setting), best, seeds, most_s)
+        best = yield from _rates(best, setting, first(setting), lowest, seeds, most_s)
     return best
 
 
 def _rates(
-    setting: Setting, first: float, best: Tuned[Setting], seeds: Sequence[int], most_s: float
+    best: Tuned[Setting],
+    setting: Setting,
+    first: float,
+    lowest: float,
+    seeds: Sequence[int],
+    most_s: float,
 ) -> Search[Setting]:
     """Try rates of one setting; return the best of them, or the best so far."""
     own: dict[float, float] = {}  # times on the first half of the seeds, infinite if one fails
@@ -115,7 +125,7 @@ def _rates(
     best = yield from attempt(2 * first)
     while is_best(max(own)) and max(own) < _HIGHEST * first:
         best = yield from attempt(2 * max(own))
-    while not is_best(max(own)) and _falls(own) and min(own) > _LOWEST * first:
+    while not is_best(max(own)) and _falls(own) and min(own) > lowest * first:
         best = yield from attempt(min(own) / 2)
     return best
 
@@ -174,3 +184,35 @@ def _alone(lab: Lab, trial: Trial) -> Outcome | None:
 def times_s(lab: Lab, trials: Sequence[Trial]) -> list[float | None]:
     """Return when each trial reached its target, seconds; None where it did not, or diverged."""
     return [None if run is None else run.reached_s for run in all_of(lab, trials)]
+
+
+def best_rates(
+    lab: Lab,
+    makes: Mapping[Name, Make],
+    first: Mapping[Name, float],
+    seeds: Sequence[int],
+    most_s: float = math.inf,
+) -> tuple[dict[Name, float], dict[Name, list[Outcome]]]:
+    """Return each scheme's best learning rate, and the outcomes of the runs that found it.
+
+    Args:
+        lab: runs the trials.
+        makes: a scheme's runs, by its name.
+        first: the rate with which its search begins, which it keeps if none reaches the target.
+        seeds: of the runs; none is measured.
+        most_s: when a run ends in any case.
+    """
+    log: dict[Name, list[Outcome]] = {name: [] for name in makes}
+
+    def run(wanted: list[tuple[Name, Wanted[None]]]) -> list[float | None]:
+        trials = [makes[name](each.rate, each.seed, each.most_s) for name, each in wanted]
+        outcomes = all_of(lab, trials)
+        for (name, _), outcome in zip(wanted, outcomes, strict=True):
+            log[name] += [] if outcome is None else [outcome]
+        return [None if each is None else each.reached_s for each in outcomes]
+
+    def one(name: Name) -> Search[None]:
+        return search([None], lambda _: (), lambda _: first[name], seeds, most_s, lowest=1 / 16)
+
+    found = together({name: one(name) for name in makes}, run)
+    return {name: each.rate for name, each in found.items()}, log

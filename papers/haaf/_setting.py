@@ -23,8 +23,8 @@ from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Train
 from anabranch_lab.tasks.partition import Dirichlet
 from anabranch_lab.tasks.sampling import Resampled
-from papers._choice import best_rate
 from papers._lab import Lab, Label, Outcome, Trial
+from papers._tuning import best_rates
 
 WORKERS = 12
 BATCH = 128
@@ -341,11 +341,10 @@ def tuned(lab: Lab, how: Scheme, case: Case) -> Tuned:
         alone = replace(case, seed=seed)
         return trial(lab, how, alone, rate, ends_s=ends_s, use="tuning")
 
-    log: list[Outcome] = []
     seeds = [lab.seed + each for each in case.learner.tries]
-    found = best_rate(lab, make, seeds, takes_s(case, case.learner.batches), log, first)
-    most = max((each.trees or 0 for each in log), default=0)
-    return Tuned(first if found is None else found.rate, most)
+    most_s = takes_s(case, case.learner.batches)
+    rates, log = best_rates(lab, {"it": make}, {"it": first}, seeds, most_s)
+    return Tuned(rates["it"], max((each.trees or 0 for each in log["it"]), default=0))
 
 
 def tuned_forests(lab: Lab, case: Case) -> dict[str, float]:

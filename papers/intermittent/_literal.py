@@ -173,7 +173,7 @@ def timed(
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """Which models nodes that gossip send, and to whom.
+    """The models that gossiping nodes send, and their receivers.
 
     Args:
         peers: the choice of receivers of a node's model.

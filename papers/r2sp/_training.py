@@ -27,11 +27,11 @@ from anabranch.plan import Fapt, Packed
 from anabranch.train.schedules import AnySchedule, Constant
 from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Train
-from papers._choice import FIRST, best_rate
 from papers._compare import compared
 from papers._lab import Lab, Label, Outcome, Trial
 from papers._picture import middle, picture
 from papers._result import Row
+from papers._tuning import Make, best_rates
 from papers.r2sp import _setting as setting
 from papers.r2sp._setting import EQUAL
 
@@ -126,7 +126,7 @@ DIGITS = Learner(
     classes=10,
     target=0.97,
     rate=0.1,
-    first=FIRST,
+    first=0.2,
 )
 ALEXNET_LIKE = Learner(
     what="CIFAR-10 (four of its files), two convolutions and two linear layers, most parameters in "
@@ -316,7 +316,7 @@ def compare(
     """
     learner = cluster.learner
     seeds = range(lab.seed, lab.seed + (1 if lab.quick else learner.seeds))
-    rates = {name: _rate(lab, name, way, cluster) for name, way in ways.items()}
+    rates = _rates(lab, ways, cluster)
     wanted = {name: {rates[name], learner.rate} for name in ways}
     wanted |= {name: {rates[name]} for name, way in ways.items() if way.is_ours}
     measured = lab.measure(
@@ -352,18 +352,20 @@ def compare(
     return Compared(tuple(rows), ours, literal)
 
 
-def _rate(lab: Lab, name: str, way: Way, cluster: Cluster) -> float:
+def _rates(lab: Lab, ways: Mapping[str, Way], cluster: Cluster) -> dict[str, float]:
+    """Return each way's best learning rate; if the lab is quick, the first of its search."""
     learner = cluster.learner
-    first = way.first or learner.first
+    first = {name: way.first or learner.first for name, way in ways.items()}
     if lab.quick:
         return first
 
-    def make(rate: float, seed: int, limit_s: float) -> Trial:
-        return trial(way, cluster, rate, seed, limit_s, name=name, use="tuning")
+    def of(name: str) -> Make:
+        return lambda rate, seed, limit_s: trial(
+            ways[name], cluster, rate, seed, limit_s, name=name, use="tuning"
+        )
 
     seeds = [lab.seed + k for k in _TUNING[: learner.tuning]]
-    found = best_rate(lab, make, seeds, math.inf, [], first)
-    return first if found is None else found.rate
+    return best_rates(lab, {name: of(name) for name in ways}, first, seeds)[0]
 
 
 def told_of(runs: Sequence[Outcome], beside: Mapping[str, Sequence[Outcome]]) -> str:

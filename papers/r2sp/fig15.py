@@ -303,9 +303,9 @@ def _accuracies(runs: Sequence[Trained], beside: Sequence[Trained], rounds: int)
 def _barred(runs: Sequence[Trained]) -> str:
     outlier, other = ([run.cosines[k] or 0.0 for run in runs] for k in (0, 1))
     return (
-        f"barred {fmean(run.barred for run in runs):.0f}, of whom outliers "
-        f"{fmean(run.right for run in runs):.0f}; mean cosines {fmean(outlier):.2f} of outliers, "
-        f"{fmean(other):.2f} of others"
+        f"the filter bars {fmean(run.barred for run in runs):.0f} clients, "
+        f"{fmean(run.right for run in runs):.0f} of them outliers; "
+        f"mean cosines {fmean(outlier):.2f} of outliers, {fmean(other):.2f} of others"
     )
 
 
@@ -344,8 +344,8 @@ def _spread(values: Sequence[float], sign: str = "") -> str:
 
 def _note(size: Size) -> str:
     return (
-        f"{size.model} on {size.data}, {size.clients} clients in {size.groups} groups, of whom a "
-        f"quarter are outliers, {size.steps} local steps of {size.batch} samples at a rate of "
+        f"{size.model} on {size.data}, {size.clients} clients in {size.groups} groups, a "
+        f"quarter of them outliers, {size.steps} local steps of {size.batch} samples at a rate of "
         f"{size.rate:g} (the paper: 128 clients in 8, 100 steps at 0.01, a batch that it does not "
         "state). Groups are literal: they wait for their fraction. Ours: updates mixed, groups "
         "that bring as many updates a second, whichever is ready. Times as with a program as in "

@@ -821,6 +821,20 @@ def test_servers_follow_a_learning_rate_schedule(pace: AnyPace) -> None:
         torch.testing.assert_close(ends[0], torch.full((1000,), -steps))
 
 
+def test_a_schedule_of_another_kind_is_refused() -> None:
+    service = anabranch.Service(
+        overlay_of(2), awareness=None, deal=ByShare(), pace=Bsp(), updates=1
+    )
+
+    def join_and_serve(name: str) -> None:
+        with anabranch.join(address, name, token=token) as group:
+            group.serve([torch.zeros(9)], learning_rate=0.5, schedule="cosine")  # type: ignore[arg-type]
+
+    refused = pytest.raises(ValueError, match="schedule is 'cosine', must be a value of")
+    with Threads(2) as pool, _serving(service) as (address, token), refused:
+        pool.each(join_and_serve, ("s0", "s1"))
+
+
 def test_sites_that_serve_by_different_schedules_are_refused() -> None:
     service = anabranch.Service(
         overlay_of(2), awareness=None, deal=ByShare(), pace=Bsp(), updates=1

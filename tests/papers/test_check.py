@@ -20,6 +20,7 @@ from anabranch.overlay import internet2_9
 from anabranch.plan import Star
 from anabranch_lab.run.scenario import Scenario, Stop
 from anabranch_lab.run.scenario.tasks import Exchange, Train
+from anabranch_lab.tasks.kinds import DataError
 from papers import Experiment, Lab, NotRecorded, Record, Result, Row, Trial, _check, write_result
 from papers.__main__ import app
 from papers._record import Ran
@@ -118,6 +119,22 @@ def test_the_smallest_run_may_be_a_function_of_its_job(document: dict[str, Any])
     done = _check.again(document, None)
     assert done is not None
     assert done.differs == ("value was 17, is 16",)
+
+
+def unfound(of: int, data_dir: Path | None) -> Squared:
+    raise DataError("squares are nowhere; give --data-dir")
+
+
+def test_a_run_whose_data_are_not_here_is_named_and_the_others_are_checked(
+    document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    document["runs"][3]["cpu_s"] = -1.0
+    (tmp_path / "toy-fig1.json").write_text(json.dumps(document))
+    unfound.__qualname__ = squared.__qualname__
+    monkeypatch.setitem(globals(), "squared", unfound)
+    code, said = check("--results", str(tmp_path))
+    assert code == 1
+    assert "says the same; not made again: squares are nowhere; give --data-dir" in said
 
 
 def check(*arguments: str) -> tuple[int, str]:

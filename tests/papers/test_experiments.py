@@ -426,7 +426,7 @@ def test_each_number_of_trees_has_a_forest_of_all_workers() -> None:
     everyone = [f"site{k}" for k in range(6)]
     assert every(sorted(sum(each.groups, ())) == everyone for each in planned)
     assert min(each.objective_s for each in planned) <= searched.objective_s
-    # Without a tree of several, nobody waits: a tree's latency is its way to the server.
+    # A tree of one worker waits for no other: its latency is its way to the server.
     assert planned[-1].objective_s < 0.5 * 6 * 0.06 + 0.1
 
 

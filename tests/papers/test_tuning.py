@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from papers._tuning import Tuned, Wanted, search, together
+import pytest
+
+from papers import Outcome, Trial, _tuning
+from papers._tuning import Tuned, Wanted, best_rates, search, together
 
 Times = Callable[[Wanted[str]], float | None]
 
@@ -87,3 +91,26 @@ def test_searches_advance_together() -> None:
         "c": 0.1,
     }
     assert rounds == [3, 3, 3, 3]
+
+
+def test_each_scheme_has_its_best_rate_and_keeps_its_first_where_none_gets_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run(lab: object, trials: Sequence[Trial]) -> list[Outcome | None]:
+        return [
+            Outcome(of.labels, "", 1, 1.0, 1.0, 0, reached_s=times_s[of.labels["name"]].get(rate))
+            for of in trials
+            for rate in [of.labels["rate"]]
+        ]
+
+    times_s = {"low": {0.05: 60.0, 0.1: 50.0, 0.2: 80.0}, "never": {}}
+    monkeypatch.setattr(_tuning, "all_of", run)
+    makes = {
+        name: partial(
+            lambda name, rate, seed, most_s: Trial({"name": name, "rate": rate}, None, None), name
+        )
+        for name in times_s
+    }
+    rates, log = best_rates(None, makes, {"low": 0.4, "never": 0.4}, [1000])
+    assert rates == {"low": 0.1, "never": 0.4}
+    assert [run.labels["rate"] for run in log["never"]] == [0.4, 0.8, 0.2, 0.1, 0.05, 0.025]

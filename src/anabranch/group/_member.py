@@ -246,7 +246,7 @@ class Member:
         schedule: AnySchedule | None,
     ) -> None:
         from anabranch.train.optimisers import Adam, Optimiser, Sgd
-        from anabranch.train.schedules import Constant, scheduled
+        from anabranch.train.schedules import AnySchedule, Constant, scheduled
 
         self.check_open()
         settings = self._settings
@@ -260,7 +260,12 @@ class Member:
         learning_rate, momentum = float(learning_rate), float(momentum)
         if optimizer not in ("sgd", "adam"):
             raise ValueError(f"optimizer is {optimizer!r}, must be one of sgd, adam")
-        schedule = schedule or Constant()
+        schedule = Constant() if schedule is None else schedule
+        if not isinstance(schedule, AnySchedule):
+            raise ValueError(
+                f"schedule is {schedule!r}, must be a value of anabranch.train.schedules, such as "
+                "Cosine(steps=500), or None"
+            )
         what_steps = [optimizer, learning_rate, momentum, msgspec.to_builtins(schedule)]
         rule: Optimiser
         rule = Adam(learning_rate) if optimizer == "adam" else Sgd(learning_rate, momentum)

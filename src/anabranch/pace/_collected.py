@@ -14,9 +14,9 @@ from anabranch.pace._usual import Average
 LateAfter = Annotated[float, Meta(ge=1, le=1e6)] | Literal["never"]
 """After how many times its usual time a round with too few updates ends with those it has."""
 LATE_AFTER = 3.0
+_MOST_DOUBLINGS = 30  # of the time after which a round is late
 # Rounds that take this many times their usual time after waits in vain have become slower.
 _SLOWER = 3.0
-_MOST_DOUBLINGS = 30  # of that time
 _FEW = 0.5  # the part of the wanted updates below which a round ended too early
 _NOT_KNOWN = Average(1.0)
 _ROUNDING = 1e-9  # a fraction of the workers may miss a whole number by this much
