@@ -186,11 +186,9 @@ def test_a_run_that_fails_is_recorded_as_that(tmp_path: Path):
 
 
 RESULTS = sorted(path.stem for path in _check.RESULTS.glob("*.json"))
-# Results whose runs have no keys yet: they were made before runs had any.
-OLD = Path(__file__).with_name("results_without_keys.txt").read_text().split()
 
 
-@pytest.mark.parametrize("name", [name for name in RESULTS if name not in OLD])
+@pytest.mark.parametrize("name", RESULTS)
 def test_each_committed_result_is_what_its_script_says_of_its_runs(
     name: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -227,7 +225,6 @@ def test_the_commit_that_made_a_committed_result_is_clean_and_in_the_history():
     if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
         pytest.skip("without the whole history")
     for name in RESULTS:
-        if name not in OLD:
-            commit = json.loads((_check.RESULTS / f"{name}.json").read_text("utf-8"))["commit"]
-            done = git("merge-base", "--is-ancestor", commit, "HEAD")
-            assert done.returncode == 0, f"{name}: {commit} {done.stderr}"
+        commit = json.loads((_check.RESULTS / f"{name}.json").read_text("utf-8"))["commit"]
+        done = git("merge-base", "--is-ancestor", commit, "HEAD")
+        assert done.returncode == 0, f"{name}: {commit} {done.stderr}"
