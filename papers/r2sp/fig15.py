@@ -3,7 +3,7 @@
 A quarter of the clients have two thirds of their samples of one class, on average (Dirichlet 0.1;
 the others 10). There is an experiment for each of the paper's three models. One seed trains for
 hundreds of rounds, as in the paper, some for a hundred. Each row says what is smaller than in the
-paper: two of the models have fewer clients, and one has small pictures.
+paper: there are fewer clients, and one model has small pictures.
 
 Each client draws its samples independently of the others, as in the paper ("independently"). With
 disjoint parts, each of 128 clients would get few samples of CIFAR-10. Then after some rounds all
@@ -75,15 +75,14 @@ class Size:
         )
 
 
-CNN = Size("cifar-10-part", "lenet-5", federated.CNN, 64, 8, 5000)
+CNN = Size("cifar-10-part", "lenet-5", federated.CNN, 32, 4, 5000, steps=50, rate=0.02)
 LSTM = Size("spoken-digits", "lstm", federated.LSTM, 32, 4, 1000, steps=50, rate=0.02)
 RESNET20 = Size("digits", "resnet-20", federated.RESNET20, 32, 4, 500, steps=50, rate=0.02)
 _QUICK = Size("digits", "softmax", federated.CNN, 24, 2, None, 10, 8, 0.1)
 _QUICK_ROUNDS = (6,)
 _FEW = "32 clients in 4 groups, and half as many local steps at twice the rate, for time"
 _SMALLER: Mapping[str, str] = {
-    "lenet-5": "LeNet-5 for a CNN whose size is not stated; four of CIFAR-10's six files; 64 "
-    "clients, for time",
+    "lenet-5": f"LeNet-5 for a CNN whose size is not stated; four of CIFAR-10's six files; {_FEW}",
     "lstm": f"spoken digits for Speech Commands; {_FEW}",
     "resnet-20": f"8 x 8 digits for CIFAR-10, where a round takes five times as long; {_FEW}",
     "softmax": "all",
