@@ -22,7 +22,7 @@ COLOURS = ("#2f7ed8", "#e8743b", "#19a979", "#bf399e", "#d9a400", "#6c8893", "#8
 _GREY = "#808080"
 _PANEL = 340, 240  # of its axes, pixels
 _CELL = 270, 112
-_LEFT, _TOP, _BETWEEN, _BELOW = 48, 40, 40, 70
+_LEFT, _TOP, _BETWEEN, _BELOW = 48, 58, 40, 70
 
 
 def pictures() -> dict[Path, str]:
@@ -99,9 +99,10 @@ def picture(document: Mapping[str, Any]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total[0]} {total[1]}" '
         'font-family="system-ui, sans-serif" font-size="13">'
     ]
+    parts.append(_text(8, _TOP - 12, of["y"], _GREY))
     for index, (panel, lines) in enumerate(panels.items()):
         left = _LEFT + index * (width + _BETWEEN)
-        parts.append(_text(left, _TOP - 14, panel, _GREY))
+        parts.append(_text(left, _TOP - 34, panel, _GREY))
         for count in range(round(y_ends / y_step) + 1):
             value = count * y_step
             y = _TOP + height * (1 - value / y_ends)

@@ -181,12 +181,13 @@ def test_a_curve_goes_up_as_accuracy_does() -> None:
     line = [(1.0, 0.0), (180.0, 1.0)]
     panels = {network: {"a < b": line} for network in ("static", "dynamic")}
     drawn = ElementTree.fromstring(curves.picture(picture("seconds", "accuracy", panels)))
+    assert {"seconds", "accuracy"} <= {each.text for each in drawn.iter()}
     lines = [each for each in drawn.iter() if each.get("stroke") == curves.COLOURS[0]]
     at = [
         [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
         for line in lines
     ]
-    assert [[y for _, y in line] for line in at] == 2 * [[280.0, 40.0]]
+    assert [[y for _, y in line] for line in at] == 2 * [[298.0, 58.0]]
     assert at[1][0][0] - at[0][0][0] == 380.0
     texts = [each.text for each in drawn.iter() if each.text and each.text.strip()]
     assert {"static", "dynamic", "a < b", "180", "100%"} <= set(texts)
