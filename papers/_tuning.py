@@ -24,7 +24,7 @@ Name = TypeVar("Name", bound=Hashable)
 Make = Callable[[float, int, float], Trial]
 """Makes a run from a learning rate, a seed, and the time at which it ends without the target."""
 
-_HIGHEST = 8  # times the first rate
+_HIGHEST = 16  # times the first rate
 _PATIENCE = 1.25
 
 
@@ -198,9 +198,12 @@ def best_rates(
     Args:
         lab: runs the trials.
         makes: a scheme's runs, by its name.
-        first: the rate with which its search begins, which it keeps if none reaches the target.
+        first: the rate with which its search begins.
         seeds: of the runs; none is measured.
         most_s: when a run ends in any case.
+
+    Raises:
+        ValueError: no rate of a scheme reaches the target with all seeds; names it.
     """
     log: dict[Name, list[Outcome]] = {name: [] for name in makes}
 
@@ -215,4 +218,8 @@ def best_rates(
         return search([None], lambda _: (), lambda _: first[name], seeds, most_s, lowest=1 / 16)
 
     found = together({name: one(name) for name in makes}, run)
+    for name, each in found.items():
+        if not all(map(math.isfinite, each.times_s)):
+            tried = sorted({outcome.labels["rate"] for outcome in log[name]})
+            raise ValueError(f"{name}: no rate of {tried} reaches the target; set a lower one")
     return {name: each.rate for name, each in found.items()}, log

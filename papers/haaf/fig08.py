@@ -31,7 +31,7 @@ Floats = npt.NDArray[np.floating]
 
 _WATCHED = "papers.haaf._watched"
 _GINI = 0.3
-_PAPER = "higher in later stages (drawn only)"
+_PAPER = '"relatively high in later stages"'
 _APART = "the slow tree keeps exploring (drawn only)"
 _RATE = 0.1  # of both models
 _LEARNERS = {  # with how many seeds
@@ -44,8 +44,8 @@ _NOTE = (
     "the root mean square distance of gradients from their mean, over the length of that mean. A "
     "tree's update weighs by staleness and fairness, and not by data: the work is code of its own "
     "here, which does not say how many samples it has. The components are those of all roots' "
-    "gradients together. CNN-6 has fewer batches and one seed, since a gradient of it takes 26 "
-    "times as long to compute as one of LeNet-5."
+    "gradients together. CNN-6 learns CIFAR-10 in batches of 32. It has fewer batches and one "
+    "seed, since a gradient of it takes 26 times as long to compute as one of LeNet-5."
 )
 
 
@@ -208,7 +208,7 @@ def _make(lab: Lab) -> Result:
     for name, of in jobs.items():
         runs, seen = seen[: len(of)], seen[len(of) :]
         rows += [replace(row, what=f"{row.what}: {name}") for row in _rows(runs)]
-    return Result(tuple(rows), setting.notes(lab, _NOTE))
+    return Result(tuple(rows), setting.notes(lab, _NOTE, is_tuned=False))
 
 
 def _rows(runs: Sequence[Seen]) -> list[Row]:

@@ -6,8 +6,9 @@ one gradient. So beside one batch an update this script also has several local s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 from papers._experiment import Experiment
 from papers._lab import Lab, Outcome
@@ -22,46 +23,54 @@ _STEPS = (8, 40)
 _GINI = 0.1  # the paper's
 _SEEDS = 5
 _PAPER = "15 to 39 % more"
-_LEARNER = replace(LENET, batches=1500)
+_LEARNER = replace(LENET, batches=1500, target=0.75, tries=(1000,))
 _NOTE = (
     f"HAAF with at most {FEW} trees, Gini {_GINI:g}, about {_LEARNER.batches} batches: less than "
     "in figures 9 to 11, since there are many settings. 40 local steps are about a worker's data "
     f"once. Several local steps, and literal runs, have the paper's rate of {RATE:g} and alpha = "
-    f"{_ALPHAS[0]:g} alone."
+    f"{_ALPHAS[0]:g} alone. There eq. 8 takes the displacement for the gradient, so fairness "
+    "hardly weighs. Each alpha and beta has its own best rate. The paper's gain may be in percent "
+    "of the accuracy; ours is in points."
 )
 
 
 def _make(lab: Lab) -> Result:
-    rate = setting.tuned(lab, haaf(FEW), Case(_GINI, lab.seed)).rate
     ends = (_BETAS[0], _BETAS[-1])
-    ours = _run(lab, _ALPHAS, _BETAS, 1, rate)
-    literal = {steps: _run(lab, _ALPHAS[:1], ends, steps, RATE) for steps in (1, *_STEPS)}
+    pairs = [*product(_ALPHAS, _BETAS)]
+    rates = {pair: setting.tuned(lab, haaf(FEW), _case(*pair, lab.seed)).rate for pair in pairs}
+    ours = _run(lab, rates)
+    slow = dict.fromkeys(product(_ALPHAS[:1], ends), RATE)
+    literal = {steps: _run(lab, slow, steps) for steps in (1, *_STEPS)}
     rows = []
     for alpha in _ALPHAS:
-        runs, slow = (told.of(found, alpha=alpha) for found in (ours, literal[1]))
+        runs, was = (told.of(found, alpha=alpha) for found in (ours, literal[1]))
         found = [Row("seeds", "", f"{len(told.of(runs, beta=0.0))}")]
-        found += _rows("", _BETAS, runs, slow)
+        of_each = {beta: rates[alpha, beta] for beta in _BETAS}
+        found.append(Row("learning rates, by beta", "", told.rates(of_each)))
+        found += _rows("", _BETAS, runs, was)
         if alpha == _ALPHAS[0]:
             for steps in _STEPS:
                 found += _rows(f"{steps} local steps, ", ends, literal[steps], ())
         rows += [replace(row, what=f"{row.what}: alpha {alpha:g}") for row in found]
-    return Result(tuple(rows), setting.notes(lab, f"{_NOTE} Ours has a rate of {rate:g}."))
+    return Result(tuple(rows), setting.notes(lab, _NOTE, learner=_LEARNER))
 
 
-def _run(
-    lab: Lab, alphas: Sequence[float], betas: Sequence[float], steps: int, rate: float
-) -> list[Outcome]:
+def _case(alpha: float, beta: float, seed: int, steps: int = 1) -> Case:
+    return Case(_GINI, seed, _LEARNER, alpha=alpha, beta=beta, steps=steps)
+
+
+def _run(lab: Lab, rates: Mapping[tuple[float, float], float], steps: int = 1) -> list[Outcome]:
+    """Return the runs with these learning rates, by alpha and beta."""
     return lab.measure(
         [
             setting.trial(
                 lab,
                 haaf(FEW),
-                Case(_GINI, seed, _LEARNER, alpha=alpha, beta=beta, steps=steps),
+                _case(alpha, beta, seed, steps),
                 rate,
                 **{"alpha": alpha, "beta": beta, "steps": steps},
             )
-            for alpha in alphas
-            for beta in betas
+            for (alpha, beta), rate in rates.items()
             for seed in setting.seeds(lab, _SEEDS)
         ]
     )

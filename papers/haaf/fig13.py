@@ -118,7 +118,7 @@ def _make(lab: Lab) -> Result:
                 ("gain", "", told.more(after, before, form="+.2f")),
             ):
                 rows.append(Row(f"{batches}, {what}: alpha {alpha:g}", paper, said))
-    return Result(tuple(rows), setting.notes(lab, _NOTE))
+    return Result(tuple(rows), setting.notes(lab, _NOTE, is_tuned=False))
 
 
 def cosines(gradients: Floats) -> Floats:

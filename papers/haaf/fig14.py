@@ -15,7 +15,7 @@ from msgspec import structs
 from anabranch.merge import Mean
 from anabranch_lab.run.scenario import Simulation, Stop
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome, Trial
+from papers._lab import Lab, Label, Outcome, Trial
 from papers._result import Result, Row
 from papers.haaf import _setting as setting
 from papers.haaf import _told as told
@@ -64,19 +64,20 @@ def _make(lab: Lab) -> Result:
                 Row(f"{name}, variance over PS", "", told.ratio(variances[name], variances["PS"])),
             ]
         rows += [replace(row, what=f"{row.what}: Gini {gini:g}") for row in found]
-    return Result(tuple(rows), setting.notes(lab, _NOTE))
+    return Result(tuple(rows), setting.notes(lab, _NOTE, is_tuned=False))
 
 
 def _trial(lab: Lab, how: Scheme, case: Case, name: str) -> Trial:
-    trained = replace(how, merge=Mean())
-    trial = setting.trial(lab, trained, case, RATE, scheme=name)
+    trained = setting.scenario(replace(how, merge=Mean()), case, RATE, quick=lab.quick)
     scenario = structs.replace(
-        trial.scenario,
-        task=structs.replace(trial.scenario.task, target_accuracy=None),  # nothing is learnt
+        trained,
+        task=structs.replace(trained.task, target_accuracy=None),  # nothing is learnt
         simulation=Simulation(tensors="sizes"),
         stop=Stop(rounds=setting.MANY, after_s=_HORIZON_S),
     )
-    return replace(trial, scenario=scenario, without=("gaps", "curve"))
+    about: dict[str, Label] = {"scheme": name, "gini": case.gini, "seed": case.seed}
+    network = setting.network(case.seed, case.workers)
+    return Trial(about, scenario, network, without=("gaps", "curve"))
 
 
 def shares_of(run: Outcome) -> Sequence[float]:

@@ -201,7 +201,7 @@ def ours(name: str, what: str, tmp_path: Path) -> str:
         (
             "r2sp/fig01",
             "VGG16, 3 workers: a worker's share of the uplink while it uses it, BSP and R²SP",
-            "0.25",
+            "BSP 0.25, R²SP 0.25",
         ),
         (
             "r2sp/fig05",
@@ -373,6 +373,17 @@ def test_two_speeds_have_the_gini_coefficient_and_one_slowest_at_each_number() -
         between = sum(abs(a - b) for a in speeds for b in speeds)
         assert between / (2 * workers * sum(speeds)) == pytest.approx(0.6)
         assert max(times_s) == pytest.approx(0.5)
+
+
+def test_schemes_that_wait_for_no_one_end_after_as_many_batches_not_as_much_time() -> None:
+    small = replace(haaf.LENET, data="digits", model="mlp", batches=240, batch=16)
+    case = haaf.Case(0.6, seed=0, learner=small)
+    schemes = {"HAAF": haaf.haaf(3), "asynchronous PS": haaf.ASYNCHRONOUS_PS}
+    ends_s = {name: haaf.batches_end_s((how, case)) for name, how in schemes.items()}
+    # Its fast workers wait for no tree, so it computes as many batches in less time.
+    assert ends_s["asynchronous PS"] < 0.8 * ends_s["HAAF"]
+    later_s = haaf.batches_end_s((haaf.haaf(3), replace(case, learner=replace(small, batches=480))))
+    assert 1.5 * ends_s["HAAF"] < later_s < 2.5 * ends_s["HAAF"]
 
 
 @pytest.mark.parametrize("most", [1, 3, None])

@@ -93,7 +93,7 @@ def test_searches_advance_together() -> None:
     assert rounds == [3, 3, 3, 3]
 
 
-def test_each_scheme_has_its_best_rate_and_keeps_its_first_where_none_gets_there(
+def test_each_scheme_has_its_best_rate_and_one_that_has_none_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def run(lab: object, trials: Sequence[Trial]) -> list[Outcome | None]:
@@ -111,6 +111,8 @@ def test_each_scheme_has_its_best_rate_and_keeps_its_first_where_none_gets_there
         )
         for name in times_s
     }
-    rates, log = best_rates(None, makes, {"low": 0.4, "never": 0.4}, [1000])
-    assert rates == {"low": 0.1, "never": 0.4}
-    assert [run.labels["rate"] for run in log["never"]] == [0.4, 0.8, 0.2, 0.1, 0.05, 0.025]
+    rates, log = best_rates(None, {"low": makes["low"]}, {"low": 0.4}, [1000])
+    assert rates == {"low": 0.1}
+    assert [run.labels["rate"] for run in log["low"]] == [0.4, 0.8, 0.2, 0.1, 0.05]
+    with pytest.raises(ValueError, match=r"never: no rate of \[0.025, 0.05.*reaches the target"):
+        best_rates(None, makes, {"low": 0.4, "never": 0.4}, [1000])
