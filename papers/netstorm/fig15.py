@@ -82,11 +82,13 @@ def _make(lab: Lab) -> Result:
         return "; ".join(f"{roots}: {_middle(star, of(case, system, roots))}" for roots in counts)
 
     static, dynamic = setting.static_draws(lab), setting.drawn_networks(lab)
-    few = "nine trees over thirteen links mostly use the same ones, see every pair linked"
+    few = (
+        "nine trees over thirteen links mostly use the same ones (inferred), see every pair linked"
+    )
     rows = (
         Row(
             "dynamic: 9 roots over 1",
-            "+180 %, near linear",
+            "+180 %, linearly",
             nine_over_one("dynamic", OUR_PRO),
             few,
             literal=nine_over_one("dynamic", PRO),

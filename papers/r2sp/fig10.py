@@ -40,7 +40,7 @@ def _make(lab: Lab) -> Result:
             rows.append(
                 Row(
                     f"{model.name}: a worker's rate under {name}",
-                    "the most (drawn only)" if name == "R²SP" else "drawn only",
+                    '"much higher" than the others' if name == "R²SP" else "drawn only",
                     ours,
                     literal=literal,
                     seeds=f"{len(setting.seeds(lab))}",

@@ -44,14 +44,14 @@ def _fig_16(lab: Lab) -> Result:
             rows += [
                 Row(
                     f"{model.name}, {name}: train, push, wait, pull, of a round",
-                    "pulling is much less under FL-R²SP (drawn only)",
+                    'pulling is "much smaller" under FL-R²SP',
                     ", ".join(f"{part:.1%}" for part in _parts(seen)),
                     "the server is as slow as Table V's pulls of ResNet20 say: fitted",
                     seeds="1",
                 ),
                 Row(
                     f"{model.name}, {name}: between two aggregations",
-                    "evenly apart (drawn only)" if seen is turns else "",
+                    '"evenly-gapped"' if seen is turns else "",
                     f"{seen.gap_s:.2f} s, deviation {seen.gap_off:.0%}",
                     seeds="1",
                 ),
@@ -80,7 +80,7 @@ def _fig_17(lab: Lab) -> Result:
         rows.append(
             Row(
                 f"{model.name}, {server.name}: peak of the uplink, BSP over FL-R²SP",
-                "about 3" if model is federated.RESNET20 else "more than 1 (drawn only)",
+                "about 3" if model is federated.RESNET20 else "more than 1",
                 f"{factor:.2f} ({_rate(bsp.peak_bps)}, {_rate(turns.peak_bps)})",
                 "a program that goes at one rate whenever it sends has one peak"
                 if server is federated.PROGRAM_5
