@@ -25,6 +25,8 @@ Make = Callable[[float, int, float], Trial]
 """Makes a run from a learning rate, a seed, and the time at which it ends without the target."""
 
 _HIGHEST = 16  # times the first rate
+_LOWEST = 1 / 16  # of the first rate
+_BEFORE_GIVING_UP = 3  # rates of a setting, all of which take much longer than the best
 _PATIENCE = 1.25
 
 
@@ -69,12 +71,12 @@ def search(
     first: Callable[[Setting], float],
     seeds: Sequence[int],
     most_s: float,
-    lowest: float = 1 / 4,
 ) -> Search[Setting]:
     """Search a scheme's settings for the least mean time over seeds; each gets its own best rate.
 
-    Rates are tried by powers of two from the first one on: upwards while that helps on the first
-    half of the seeds, else downwards.
+    Rates are tried by powers of two: upwards while that helps on the first half of the seeds, else
+    downwards. They begin with the first rate, and in later settings with the best one so far. There
+    a lower rate is tried once where both others take much longer than the best setting does.
 
     Args:
         settings: tried in order.
@@ -82,13 +84,12 @@ def search(
         first: returns a setting's first rate.
         seeds: of the runs.
         most_s: when a run ends in any case.
-        lowest: the least rate that is tried, over the first one.
     """
     best = Tuned(settings[0], first(settings[0]), (math.inf,) * len(seeds))
     for setting in settings:
-        best = yield from _rates(best, setting, first(setting), lowest, seeds, most_s)
+        best = yield from _rates(best, setting, first(setting), seeds, most_s)
     for setting in more(best.setting):
-        best = yield from _rates(best, setting, first(setting), lowest, seeds, most_s)
+        best = yield from _rates(best, setting, first(setting), seeds, most_s)
     return best
 
 
@@ -96,12 +97,13 @@ def _rates(
     best: Tuned[Setting],
     setting: Setting,
     first: float,
-    lowest: float,
     seeds: Sequence[int],
     most_s: float,
 ) -> Search[Setting]:
     """Try rates of one setting; return the best of them, or the best so far."""
-    own: dict[float, float] = {}  # times on the first half of the seeds, infinite if one fails
+    own: dict[float, float] = {}  # times on the first half of the seeds, infinite if any fails
+    is_first = math.isinf(sum(best.times_s))
+    begins = first if is_first else best.rate
     half = len(seeds) // 2 if len(seeds) >= 4 else len(seeds)
 
     def attempt(rate: float) -> Search[Setting]:
@@ -113,6 +115,8 @@ def _rates(
         if own[rate] < sum(best.times_s[:half]) and half < len(seeds):
             told = yield wanted[half:]
             times_s += _known(told)
+            if not all(map(math.isfinite, times_s)):
+                own[rate] = math.inf
         is_whole = len(times_s) == len(seeds)
         if is_whole and sum(times_s) < sum(best.times_s):
             return Tuned(setting, rate, times_s)
@@ -121,11 +125,15 @@ def _rates(
     def is_best(rate: float) -> bool:
         return own[rate] == min(own.values()) < math.inf
 
-    best = yield from attempt(first)
-    best = yield from attempt(2 * first)
+    def goes_on() -> bool:
+        known = min(own.values()) < math.inf
+        return known or is_first or len(own) < _BEFORE_GIVING_UP
+
+    best = yield from attempt(begins)
+    best = yield from attempt(2 * begins)
     while is_best(max(own)) and max(own) < _HIGHEST * first:
         best = yield from attempt(2 * max(own))
-    while not is_best(max(own)) and _falls(own) and min(own) > lowest * first:
+    while not is_best(max(own)) and _falls(own) and min(own) > _LOWEST * first and goes_on():
         best = yield from attempt(min(own) / 2)
     return best
 
@@ -215,7 +223,7 @@ def best_rates(
         return [None if each is None else each.reached_s for each in outcomes]
 
     def one(name: Name) -> Search[None]:
-        return search([None], lambda _: (), lambda _: first[name], seeds, most_s, lowest=1 / 16)
+        return search([None], lambda _: (), lambda _: first[name], seeds, most_s)
 
     found = together({name: one(name) for name in makes}, run)
     for name, each in found.items():

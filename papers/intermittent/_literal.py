@@ -4,6 +4,8 @@ Nodes train in turn. A directed edge has a latency, drawn uniformly from 1 to 5 
 it moves by up to half a second, either way. A node's iteration is one mini-batch, of constant time.
 The text leaves some points open. This module decides:
 
+- "assigning an initial latency to each node", and yet "the edge's latency is randomly shifted" and
+  "is not bi-directional": each directed edge has a latency of its own, and none falls below zero.
 - "the overall latency of an all-reduce cycle is the maximum latency of that cycle": every node
   sends its model to every other, so a cycle takes the largest of all edges' latencies, once.
 - A node that gossips waits until all models that it sent have arrived. The paper has "additional
@@ -88,6 +90,33 @@ class Edges:
         """Return the latencies to all others."""
         row = self._latencies_s[source].tolist()
         return {target: each for target, each in enumerate(row) if target != source}
+
+
+def fitting_step_s(nodes: int, every_1_s: float, every_2_s: float, draws: int) -> float:
+    """Return the time of an iteration with which two all-reduces take the paper's times, seconds.
+
+    Both are taken to need equally many iterations. A cycle takes its largest latency, which grows
+    as latencies drift, and every 1 has twice as many cycles.
+
+    Args:
+        nodes: how many.
+        every_1_s, every_2_s: of the paper's table, seconds.
+        draws: of the latencies, over which cycles are averaged.
+    """
+    most = 120
+    largest_s = np.zeros((draws, most + 1))
+    for draw in range(draws):
+        edges = Edges(nodes, draw)
+        for cycle in range(1, most + 1):
+            largest_s[draw, cycle] = max(
+                edges.use_s(a, b) for a in range(nodes) for b in range(nodes) if a != b
+            )
+    until_s = largest_s.mean(axis=0).cumsum()
+    off_s = {
+        n: abs(until_s[n] - until_s[n // 2] - every_1_s + every_2_s) for n in range(2, most, 2)
+    }
+    iterations = min(off_s, key=off_s.__getitem__)
+    return float(every_1_s - until_s[iterations]) / iterations
 
 
 class _Record:

@@ -39,13 +39,14 @@ _NOTE = (
     "MNIST, LeNet-5 (the paper: a CNN that it does not describe), plain SGD (the paper does not "
     "state its rate), shards alike, {batch} samples an iteration: {batches} batches of a shard, as "
     "in the paper. Latencies of 1 to 5 s drift by up to half a second with each message, drawn "
-    "anew with each of {seeds} seeds. The paper does not state the time of an iteration; rows have "
-    "{step_s:g} s, which fits the paper's first two rows, unless they name another. Seconds until "
+    "anew with each of {seeds} seeds. The paper does not state the time of an iteration: here "
+    "{step_s:g} s. Seconds until "
     "the first node's model reaches {target:.0%} of the first {samples} held-out samples, unless a "
     "row says otherwise; medians, the least to the most in parentheses, and how many of the seeds "
     "reach it where not all do. A run ends after {iterations} iterations, or as long. Each "
-    "strategy has the rate, of powers of two, that reached the target first on another seed, with "
-    "an iteration of {step_s:g} s. Ratios are geometric means, seed by seed, with 95 % intervals "
+    "strategy has the rate, of powers of two, with which its first node is at the target soonest "
+    "on another seed; plain gossip, and all-reduces of ours, have the literal one's. Ratios are "
+    "geometric means, seed by seed, with 95 % intervals "
     "of Student's t on their logarithms; where the interval has 1 in it, there is no difference."
 )
 QUICK_NOTE = "Quick: two seeds of a perceptron on 8 x 8 digits; says that it runs, no more."
@@ -140,23 +141,32 @@ class Runs:
         lab: makes the runs.
         nodes: how many.
         literal, own: the names of the strategies.
+        step_s: the time of an iteration, seconds; None: that which fits the paper's.
 
     Attributes:
-        nodes: see above.
-        step_s: the time of an iteration that fits the paper's.
+        nodes, step_s: see above.
         batch: samples of an iteration.
         seeds: of the measured runs.
         rates: each strategy's learning rate; the names of ours begin with `OURS`.
+        unreached: the names of those whose tuning runs never got to the target.
         note: what was run.
     """
 
-    def __init__(self, lab: Lab, nodes: int, literal: Sequence[str], own: Sequence[str]) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        nodes: int,
+        literal: Sequence[str],
+        own: Sequence[str],
+        step_s: float | None = None,
+    ) -> None:
         self._lab, self.nodes = lab, nodes
-        self.step_s = FITTED_S[nodes]
+        self.step_s = FITTED_S[nodes] if step_s is None else step_s
         self.batch = 16 if lab.quick else round(TRAINING_SAMPLES / nodes / BATCHES)
         self.seeds = range(lab.seed, lab.seed + (2 if lab.quick else SEEDS))
         self._ours = ours(nodes)
         self._literal, self._own = literal, own
+        self.unreached: set[str] = set()
         self.rates = self._rates()
         self.note = _NOTE.format(
             batch=self.batch,
@@ -167,6 +177,12 @@ class Runs:
             samples=LOOK_SAMPLES[nodes],
             iterations=MOST_ITERATIONS[nodes],
         )
+
+    def rate_told(self, name: str) -> str:
+        """Return a strategy's learning rate as text, and whether none was found."""
+        by = self._ours[name.removeprefix(OURS)].rate_of if name.startswith(OURS) else ""
+        missed = (by or name) in self.unreached
+        return f"{self.rates[name]:g}" + (" (the first tried: none got there)" if missed else "")
 
     # --- runs
 
@@ -182,43 +198,40 @@ class Runs:
             target_accuracy=TARGET,
         )
 
-    def longest_s(self, step_s: float) -> float:
-        """Return when a run with such a time of an iteration ends in any case."""
-        return MOST_ITERATIONS[self.nodes] * (step_s + LATENCY_S)
+    @property
+    def longest_s(self) -> float:
+        """When a run ends in any case, seconds."""
+        return MOST_ITERATIONS[self.nodes] * (self.step_s + LATENCY_S)
 
-    def _job(self, name: str, rate: float, seed: int, step_s: float, until: ReachedBy) -> Job:
+    def _job(self, name: str, rate: float, seed: int, until: ReachedBy) -> Job:
         nodes = self.nodes
         looks = Looks(LOOK_EVERY[nodes], LOOK_SAMPLES[nodes], TARGET, until)
         job = Job(name, nodes, self._task(rate), seed, looks, MOST_ITERATIONS[nodes])
         if name in EVERY:
             return job
-        return replace(job, step_s=step_s, longest_s=self.longest_s(step_s))
+        return replace(job, step_s=self.step_s, longest_s=self.longest_s)
 
-    def _timed(self, job: Job, made: Made, step_s: float) -> Literal:
+    def _timed(self, job: Job, made: Made) -> Literal:
         if made.run.reached_by or not made.seen:
             return made.run
         edges = Edges(job.nodes, job.seed)
-        return timed(made.seen, edges, EVERY[job.strategy], step_s, job.looks)
+        return timed(made.seen, edges, EVERY[job.strategy], self.step_s, job.looks)
 
-    def literal(self, step_s: float) -> LiteralRuns:
-        """Return runs of the paper's strategies, with such a time of an iteration."""
+    def literal(self) -> LiteralRuns:
+        """Return runs of the paper's strategies."""
         names = self._literal
         jobs = [
-            self._job(name, self.rates[name], seed, step_s, UNTIL)
-            for name in names
-            for seed in self.seeds
+            self._job(name, self.rates[name], seed, UNTIL) for name in names for seed in self.seeds
         ]
         made = self._lab.map(_made, jobs, Made)
-        runs = [self._timed(job, each, step_s) for job, each in zip(jobs, made, strict=True)]
+        runs = [self._timed(job, each) for job, each in zip(jobs, made, strict=True)]
         return self._by_name(names, runs)
 
-    def own(self, step_s: float) -> OwnRuns:
-        """Return runs of our strategies, with such a time of an iteration."""
+    def own(self) -> OwnRuns:
+        """Return runs of our strategies."""
         names = self._own
         trials = [
-            self._trial(
-                name, self.rates[f"{OURS}{name}"], seed, step_s, UNTIL, self.longest_s(step_s)
-            )
+            self._trial(name, self.rates[f"{OURS}{name}"], seed, UNTIL, self.longest_s)
             for name in names
             for seed in self.seeds
         ]
@@ -228,10 +241,8 @@ class Runs:
         many = len(self.seeds)
         return {name: [*runs[at * many : (at + 1) * many]] for at, name in enumerate(names)}
 
-    def _trial(
-        self, name: str, rate: float, seed: int, step_s: float, until: ReachedBy, most_s: float
-    ) -> Trial:
-        of, task, nodes = self._ours[name], self._task(rate), self.nodes
+    def _trial(self, name: str, rate: float, seed: int, until: ReachedBy, most_s: float) -> Trial:
+        of, task, nodes, step_s = self._ours[name], self._task(rate), self.nodes, self.step_s
         scenario = Scenario(
             overlay="intermittent",
             route=of.route,
@@ -256,13 +267,16 @@ class Runs:
         found = dict.fromkeys(names, FIRST_RATE)
         if not self._lab.quick:
             seeds = [self._lab.seed + each for each in TUNING]
-            longest_s = self.longest_s(self.step_s)
+            longest_s = self.longest_s
             searches = {
                 name: search([name], lambda best: (), lambda of: FIRST_RATE, seeds, longest_s)
                 for name in names
             }
             tuned = together(searches, self._times_s)
             found = {name: best.rate for name, best in tuned.items()}
+            self.unreached = {
+                name for name, best in tuned.items() if not all(map(math.isfinite, best.times_s))
+            }
         return found | {f"{OURS}{name}": found[rate_of] for name, rate_of in twins.items()}
 
     def _times_s(self, wanted: Sequence[tuple[str, Wanted[str]]]) -> list[float | None]:
@@ -271,15 +285,16 @@ class Runs:
         jobs: dict[str, Job] = {}
         for name, each in wanted:
             if name.startswith(OURS):
-                of = name.removeprefix(OURS), each.rate, each.seed, self.step_s
+                of = name.removeprefix(OURS), each.rate, each.seed
                 trials[name] = self._trial(*of, "first", each.most_s)
                 continue
-            job = self._job(name, each.rate, each.seed, self.step_s, "first")
-            fits = min(job.most_iterations, math.ceil(each.most_s / self.step_s))
+            job = self._job(name, each.rate, each.seed, "first")
+            least_s = self.step_s + (LATENCY_S / EVERY[name] if name in EVERY else 0.0)
+            fits = min(job.most_iterations, math.ceil(each.most_s / least_s))
             longest_s = min(job.longest_s, each.most_s)
             jobs[name] = replace(job, most_iterations=fits, longest_s=longest_s)
         made = self._lab.map(_made, [*jobs.values()], Made)
         found = dict(zip(trials, times_s(self._lab, [*trials.values()]), strict=True))
         for (name, job), done in zip(jobs.items(), made, strict=True):
-            found[name] = self._timed(job, done, self.step_s).reached_by.get("first")
+            found[name] = self._timed(job, done).reached_by.get("first")
         return [found[name] for name, _ in wanted]

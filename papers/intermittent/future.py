@@ -21,7 +21,7 @@ _PAIRS = "pairs, half"
 def _make(lab: Lab, nodes: int) -> Result:
     own = [name for name in ours(nodes) if name not in _UNUSED]
     runs = Runs(lab, nodes, (_BASE, *FUTURE), own)
-    rows = _rows(runs, runs.literal(runs.step_s), runs.own(runs.step_s))
+    rows = _rows(runs, runs.literal(), runs.own())
     return Result(tuple(rows), (runs.note, QUICK_NOTE) if lab.quick else (runs.note,))
 
 
@@ -31,13 +31,13 @@ _UNUSED = ("all-reduce every 1", "all-reduce every 2", "all-reduce every 8", "pl
 def _rows(runs: Runs, literal: LiteralRuns, own: OwnRuns) -> Iterator[Row]:
     seeds = str(len(runs.seeds))
     for name, of in literal.items():
-        rate = f"rate {runs.rates[name]:g}"
+        rate = f"rate {runs.rate_told(name)}"
         yield Row(f"literal: {name}", "future work", "", rate, told(of), seeds)
         if name != _BASE:
             ratio = over(of, literal[_BASE])
             yield Row(f"literal: {name}, over {_BASE}", "", "", literal=ratio, seeds=seeds)
     for name, mine in own.items():
-        why = f"rate {runs.rates[OURS + name]:g}; {megabytes(mine)} over all links"
+        why = f"rate {runs.rate_told(OURS + name)}; {megabytes(mine)} over all links"
         yield Row(f"ours: {name}", "", told(mine), why, seeds=seeds)
         base = next((to for begins, to in _BASES.items() if name.startswith(begins)), _PAIRS)
         if name != base:

@@ -31,11 +31,11 @@ _FIGURES = {3: ("Fig. 1", "Fig. 2"), 9: ("Fig. 3", "Fig. 4")}
 
 def _table(lab: Lab, nodes: int) -> Result:
     runs = Runs(lab, nodes, SIX, (*TWINS.values(), PLAIN))
-    literal, own = runs.literal(runs.step_s), runs.own(runs.step_s)
+    literal, own = runs.literal(), runs.own()
     seeds, rows = str(len(runs.seeds)), []
     for name in SIX:
         twin = TWINS[name]
-        rates = f"rates {runs.rates[name]:g} and {runs.rates[OURS + twin]:g}"
+        rates = f"rates {runs.rate_told(name)} and {runs.rate_told(OURS + twin)}"
         which = "ours over a star, two hops" if name in EVERY else f"ours: {twin}"
         for rule, by in _RULES.items():
             why, paper = (f"{which}; {rates}", PAPER_S[nodes][name]) if not by else ("", "")
@@ -78,7 +78,7 @@ def _ratios(runs: Runs, literal: LiteralRuns, own: OwnRuns) -> Iterator[Row]:
         "plain gossip that waits for nothing, over literal gossip, half",
         "",
         over(own[PLAIN], literal["gossip, half"]),
-        "isolates the wait for models that were sent",
+        f"isolates the wait for models that were sent: rate {runs.rate_told(OURS + PLAIN)} of both",
         seeds=seeds,
     )
     for rule in ("first", "all"):
@@ -103,23 +103,28 @@ def _paper_ratio(nodes: int, name: str, other: str) -> str:
 
 
 def _steps(lab: Lab, nodes: int) -> Result:
-    runs = Runs(lab, nodes, SIX, ("pairs, half", "pairs, by latency"))
-    seeds, rows = str(len(runs.seeds)), []
+    rows, notes = [], []
     for step_s in STEPS_S:
-        literal, own = runs.literal(step_s), runs.own(step_s)
+        runs = Runs(lab, nodes, SIX, ("pairs, half", "pairs, by latency"), step_s)
+        seeds = str(len(runs.seeds))
+        literal, own = runs.literal(), runs.own()
+        notes.append(runs.note)
         at = f"{step_s:g} s an iteration"
         why = "fits the paper" if step_s == FITTED_S[nodes] else ""
         rows.append(Row(f"{at}: the first of the six", "", "", why, wins(literal), seeds))
         for name in SIX:
             mine = told(own[TWINS[name]]) if TWINS[name] in own else ""
-            row = Row(f"{at}: {name}", "", mine, literal=told(literal[name]), seeds=seeds)
+            rates = f"rate {runs.rate_told(name)}"
+            if mine:
+                rates += f", of ours {runs.rate_told(OURS + TWINS[name])}"
+            row = Row(f"{at}: {name}", "", mine, rates, literal=told(literal[name]), seeds=seeds)
             rows.append(row)
         for rule in ("first", "all"):
             found = best(literal, rule)
             what = f"{at}: pairs, half, over the best of the six{_RULES[rule]}"
             mine = over(own["pairs, half"], literal[found], rule)
             rows.append(Row(what, "", mine, f"the best in hindsight: {found}", seeds=seeds))
-    return Result(tuple(rows), (runs.note, QUICK_NOTE) if lab.quick else (runs.note,))
+    return Result(tuple(rows), (*notes, QUICK_NOTE) if lab.quick else tuple(notes))
 
 
 EXPERIMENTS = tuple(

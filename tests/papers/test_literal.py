@@ -17,10 +17,11 @@ from papers.intermittent._literal import (
     Literal,
     Looks,
     all_reduce,
+    fitting_step_s,
     gossip,
     timed,
 )
-from papers.intermittent._strategies import network
+from papers.intermittent._strategies import FITTED_S, PAPER_S, network
 
 from ..every import every
 
@@ -143,3 +144,9 @@ def test_a_ring_keeps_each_nodes_nearest() -> None:
     assert {link.target for link in ring.links if link.source == 0} == {1, 2, 7, 8}
     whole = {(link.source, link.target): link.latency_s for link in network(9, 3).links}
     assert every(whole[link.source, link.target] == link.latency_s for link in ring.links)
+
+
+@pytest.mark.parametrize("nodes", [3, 9])
+def test_the_time_of_an_iteration_fits_the_papers_first_two_rows(nodes: int) -> None:
+    both_s = (float(PAPER_S[nodes][f"all-reduce every {k}"]) for k in (1, 2))
+    assert fitting_step_s(nodes, *both_s, draws=40) == pytest.approx(FITTED_S[nodes], rel=0.1)

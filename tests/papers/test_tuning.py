@@ -61,7 +61,7 @@ def test_what_comes_after_the_best_setting_is_tried_too() -> None:
 def test_where_none_gets_there_the_first_setting_has_the_first_rate() -> None:
     best, made = found(["a", "b"], lambda wanted: None)
     assert (best.setting, best.rate, best.times_s) == ("a", 0.4, (math.inf, math.inf))
-    assert {each.rate for each in made} == {0.1, 0.2, 0.4, 0.8}
+    assert {each.rate for each in made} == {0.025, 0.05, 0.1, 0.2, 0.4, 0.8}
 
 
 def test_a_rate_that_fails_on_other_seeds_does_not_win() -> None:
@@ -71,8 +71,17 @@ def test_a_rate_that_fails_on_other_seeds_does_not_win() -> None:
 
     best, made = found(["a"], times_s, seeds=[1000, 1001, 1002, 1003])
     assert best == Tuned("a", 0.4, (80.0,) * 4)
-    # What is not the best on half of the seeds is not tried on the others.
-    assert {each.seed for each in made if each.rate == 1.6} == {1000, 1001}
+    # It is no reason to go on upwards, and what is worse on half of the seeds ends there.
+    assert {each.rate for each in made} == {0.2, 0.4, 0.8}
+    assert {each.seed for each in made if each.rate == 0.2} == {1000, 1001}
+
+
+def test_a_later_setting_begins_with_the_best_rate_so_far() -> None:
+    times_s = {"a": {0.4: 90.0, 0.8: 80.0, 1.6: 70.0}, "b": {3.2: 50.0}, "c": {}}
+    best, made = found(["a", "b", "c"], lambda of: times_s[of.setting].get(of.rate))
+    assert best == Tuned("b", 3.2, (50.0, 50.0))
+    assert [each.rate for each in made if each.setting == "b"][::2] == [1.6, 3.2, 6.4]
+    assert [each.rate for each in made if each.setting == "c"][::2] == [3.2, 6.4, 1.6]
 
 
 def test_searches_advance_together() -> None:
@@ -86,11 +95,11 @@ def test_searches_advance_together() -> None:
         name: search([name], lambda best: (), lambda of: 0.4, [1000], 500.0) for name in "abc"
     }
     assert {name: each.rate for name, each in together(searches, run).items()} == {
-        "a": 0.1,
-        "b": 0.1,
-        "c": 0.1,
+        "a": 0.025,
+        "b": 0.025,
+        "c": 0.025,
     }
-    assert rounds == [3, 3, 3, 3]
+    assert rounds == [3] * 6
 
 
 def test_each_scheme_has_its_best_rate_and_one_that_has_none_is_named(
