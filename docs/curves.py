@@ -21,7 +21,7 @@ COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 COLOURS = ("#2f7ed8", "#e8743b", "#19a979", "#bf399e", "#d9a400", "#6c8893", "#8d6bd1", "#a3622c")
 _GREY = "#808080"
 _PANEL = 340, 240  # of its axes, pixels
-_CELL = 270, 112
+_CELL = 300, 132
 _LEFT, _TOP, _BETWEEN, _BELOW = 48, 58, 40, 70
 
 

@@ -32,10 +32,14 @@ def compared(ours_s: Sequence[float], theirs_s: Sequence[float]) -> str:
     return f"{told}; {sooner}"
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
+def interval(values: Sequence[float], of: int = 1) -> tuple[float, float]:
     """Return the bounds of a 95 % confidence interval of the values' mean.
 
     Student's t: at least two values, assumed to be normal.
+
+    Args:
+        values: of which the mean is.
+        of: of so many intervals, all of which hold with 95 % (Bonferroni's correction).
 
     >>> low, high = interval([1.0, 2.0, 3.0])
     >>> round(low, 2), round(high, 2)
@@ -43,5 +47,5 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     """
     from scipy.stats import t  # takes most of a second to import
 
-    half = float(t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+    half = float(t.ppf(1 - 0.025 / of, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
     return fmean(values) - half, fmean(values) + half

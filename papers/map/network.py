@@ -31,9 +31,10 @@ _NOTE = (
     "batches, momentum and learning rate that were best on four other seeds. Times and bytes are "
     f"medians of {_SEEDS} seeds, the least to the most in parentheses; bytes are of all links "
     "until the target. A scheme is first if it reaches the target with all seeds, in the "
-    "least geometric mean of times. Margins are geometric means of ratios, seed by seed, with 95 % "
-    "intervals of Student's t on their logarithms. A rival whose interval reaches 1 is not "
-    "told apart from it; with such a rival, none is first. The same runs chose the first one."
+    "least geometric mean of times. Margins are geometric means of ratios, seed by seed, with "
+    "intervals of Student's t on their logarithms, all of which hold with 95 % (Bonferroni). A run "
+    "that misses the target counts as if it had reached it at its end. A rival whose interval "
+    "reaches 1 is not told apart from the first; with such a rival, none is first."
 )
 
 Cell = tuple[float, str]
@@ -46,12 +47,15 @@ class Verdict:
 
     Args:
         first: the scheme with the least mean time; empty if none reaches the target with all seeds.
-        margins: how many times as long each other scheme takes that reaches it with all seeds: the
-            geometric mean and the bounds of its interval, the least first.
+        margins: how many times as long each other scheme takes that reaches it with any seed: the
+            geometric mean and the bounds of its interval, the least first. A run that does not
+            reach it counts as if it had at its end, so these are at least so large.
+        missed: with how many seeds such schemes do not reach it, where with any.
     """
 
     first: str
     margins: Mapping[str, tuple[float, float, float]]
+    missed: Mapping[str, int]
 
     @property
     def alike(self) -> list[str]:
@@ -64,37 +68,50 @@ class Verdict:
         if not self.first:
             return "none: no scheme reaches the target with all seeds"
         if self.alike:
-            rivals = "; ".join(f"{name} {_margin(self.margins[name])}" for name in self.alike)
-            return f"none: {self.first} has the least mean; over it, {rivals}"
+            rivals = "; ".join(map(self.margin, self.alike))
+            return (
+                f"none: {self.first} has the least mean where all seeds reach it; over it, {rivals}"
+            )
         if not self.margins:
             return f"{self.first}, the only one that reaches the target with all seeds"
-        second, margin = next(iter(self.margins.items()))
-        return f"{self.first}; the next, {second}, takes {_margin(margin)} times as long"
+        second = next(iter(self.margins))
+        return f"{self.first}; times as long, the next: {self.margin(second)}"
+
+    def margin(self, name: str) -> str:
+        """Return how many times as long another scheme takes, with its name, as text."""
+        mean, low, high = self.margins[name]
+        missed = f", {self.missed[name]} missed" if name in self.missed else ""
+        least = "at least " if missed else ""
+        return f"{name} {least}{mean:.2f} ({low:.2f} to {high:.2f}){missed}"
 
 
-def verdict(times_s: Mapping[str, Sequence[float]]) -> Verdict:
+def verdict(times_s: Mapping[str, Sequence[float]], most_s: float) -> Verdict:
     """Return which scheme is the first.
 
     Args:
         times_s: to the target, for each seed, by scheme; infinite where it was not reached.
+        most_s: when a run ends without the target.
     """
-    logs = {name: [math.log(each) for each in of] for name, of in times_s.items()}
-    means = {name: fmean(of) for name, of in logs.items() if math.isfinite(sum(of))}
-    if not means:
-        return Verdict("", {})
-    first, *others = sorted(means, key=lambda name: means[name])
+    missed = {name: sum(map(math.isinf, of)) for name, of in times_s.items()}
+    logs = {
+        name: [math.log(min(each, most_s)) for each in of]
+        for name, of in times_s.items()
+        if missed[name] < len(of)
+    }
+    means = {name: fmean(of) for name, of in logs.items()}
+    whole = [name for name in means if not missed[name]]
+    if not whole:
+        return Verdict("", {}, {})
+    first = min(whole, key=means.__getitem__)
     margins = {}
-    for name in others:
+    others = [name for name in means if name != first]
+    for name in sorted(others, key=means.__getitem__):
         ratios = [a - b for a, b in zip(logs[name], logs[first], strict=True)]
-        bounds = interval(ratios) if len(ratios) > 1 else (0.0, math.inf)
+        many = len(ratios) > 1
+        bounds = interval(ratios, len(times_s) - 1) if many else (0.0, math.inf)
         low, high = map(math.exp, bounds)
         margins[name] = math.exp(fmean(ratios)), low, high
-    return Verdict(first, margins)
-
-
-def _margin(margin: tuple[float, float, float]) -> str:
-    mean, low, high = margin
-    return f"{mean:.2f} ({low:.2f} to {high:.2f})"
+    return Verdict(first, margins, {name: missed[name] for name in margins if missed[name]})
 
 
 def _make(lab: Lab, name: str) -> Result:
@@ -113,10 +130,11 @@ def _make(lab: Lab, name: str) -> Result:
     for gini in GINIS:
         column = f"Gini {gini:g}"
         of = {scheme: runs[gini, scheme] for scheme in SCHEMES}
-        found = verdict({scheme: list(map(_seconds, each)) for scheme, each in of.items()})
+        of_all_s = {scheme: list(map(_seconds, each)) for scheme, each in of.items()}
+        found = verdict(of_all_s, NETWORKS[name].most_s)
         for scheme, each in of.items():
             best = tuned[gini, scheme]
-            why = f"{best.setting.told}, learning rate {best.rate:g}"
+            why = f"{best.setting.told}, learning rate {best.rate:g}{_trees(each)}"
             rows.append(Row(f"{scheme}: {column}", "", _told(each, name), why))
         rows.append(Row(f"first: {column}", "", found.told, seeds=f"{len(seeds)} seeds"))
         rows.append(Row(f"a round of packed BSP: {column}", "", _round(of["packed BSP"])))
@@ -192,7 +210,15 @@ def _round(runs: Sequence[Outcome | None]) -> str:
         for run in runs
         if run is not None and run.reached_updates
     ]
-    return f"{spread(found)} s" if found else "not known"
+    if not found:
+        return "not known"
+    return f"{spread(found)} s, {median(found) / setting.STEP_S:.3g} steps of a mean site"
+
+
+def _trees(runs: Sequence[Outcome | None]) -> str:
+    """Return how many trees forests had, as text; empty if there was none."""
+    trees = [run.trees for run in runs if run is not None and run.trees]
+    return f", trees: {spread(trees)}" if trees else ""
 
 
 def _bytes(runs: Sequence[Outcome | None], name: str) -> str:
@@ -221,11 +247,10 @@ def _drawn(found: Verdict, of: Mapping[str, Sequence[Outcome | None]], name: str
     lines = [found.first, f"{spread(list(map(_seconds, of[found.first])))} s"]
     lines.append(_bytes(of[found.first], name))
     if found.alike:
-        lines += [f"{each} {_margin(found.margins[each])}" for each in found.alike[:2]]
+        lines += [found.margin(each) for each in found.alike[:2]]
         lines += [f"and {len(found.alike) - 2} more"] if len(found.alike) > 2 else []
         return {"name": "", "lines": ["none", *lines]}
-    for second, margin in list(found.margins.items())[:1]:
-        lines.append(f"{second} {_margin(margin)}")
+    lines += [found.margin(second) for second in list(found.margins)[:1]]
     return {"name": found.first, "lines": lines}
 
 

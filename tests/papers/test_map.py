@@ -92,25 +92,43 @@ def test_stated_batches_add_up_to_as_many_samples_and_take_equally_long(gini: fl
         assert abs(samples / speed - setting.STEP_S) <= 0.5 / speed + 1e-9
 
 
-def test_where_all_sites_are_alike_only_r2sp_has_other_batches():
-    assert {each.batches for name in SCHEMES for each in settings(name, 0.0) if name != "R²SP"} == {
-        "equal"
-    }
+def test_served_schemes_may_have_their_batches_tuned_and_none_states_them_where_all_are_alike():
+    tuned = {name for name in SCHEMES if settings(name, 0.0)[0].batches == "tuned"}
+    assert tuned == {"R²SP", "HAAF", "asynchronous PS"}
     assert [each.batches for each in settings("R²SP", 0.0)] == ["tuned", "equal"]
+    assert [each.batches for each in settings("packed BSP", 0.0)] == ["equal"]
 
 
 def test_a_rival_whose_interval_reaches_one_makes_it_none():
     first = [10.0, 11.0, 12.0]
-    clear = verdict({"a": first, "b": [2.5 * each for each in first], "c": [math.inf, 1.0, 1.0]})
+    clear = verdict({"a": first, "b": [2.5 * each for each in first]}, 99.0)
     assert clear.first == "a"
-    assert [*clear.margins] == ["b"]
-    assert clear.told == "a; the next, b, takes 2.50 (2.50 to 2.50) times as long"
-    near = verdict({"a": first, "b": [9.0, 13.0, 13.0]})
+    assert clear.told == "a; times as long, the next: b 2.50 (2.50 to 2.50)"
+    near = verdict({"a": first, "b": [9.0, 13.0, 13.0]}, 99.0)
     assert near.alike == ["b"]
-    assert near.told.startswith("none: a has the least mean; over it, b 1.0")
-    assert verdict({"a": [math.inf, 1.0]}).told == (
+    assert near.told.startswith(
+        "none: a has the least mean where all seeds reach it; over it, b 1.0"
+    )
+    assert verdict({"a": [math.inf, 1.0]}, 99.0).told == (
         "none: no scheme reaches the target with all seeds"
     )
+
+
+def test_a_rival_that_misses_the_target_once_is_no_first_and_yet_compared():
+    first = [10.0, 11.0, 12.0]
+    quick = {"a": first, "b": [math.inf, 5.0, 6.0], "c": [math.inf] * 3}
+    found = verdict(quick, 20.0)
+    assert found.first == "a"
+    assert found.alike == [*found.margins] == ["b"]
+    assert "b at least 0.77" in found.told
+    assert found.told.endswith("1 missed")
+
+
+def test_intervals_of_several_rivals_are_wider_than_that_of_one():
+    times_s = {"a": [10.0, 11.0, 12.0, 10.0], "b": [20.0, 21.0, 25.0, 22.0]}
+    ((_, low, _),) = verdict(times_s, 99.0).margins.values()
+    with_others = verdict(times_s | {"c": [50.0] * 4, "d": [60.0] * 4}, 99.0)
+    assert with_others.margins["b"][1] < low
 
 
 def test_rows_and_the_picture_say_who_is_first_with_which_bytes(tmp_path: Path):
@@ -120,10 +138,13 @@ def test_rows_and_the_picture_say_who_is_first_with_which_bytes(tmp_path: Path):
     made = papers.EXPERIMENTS["map/aws-8"].make(lab)
     rows = {row.what: row for row in made.rows}
     assert rows["DiLoCo: Gini 0.3"].ours == "103.5 (100 to 109) s, 2 GB"
-    assert rows["DiLoCo: Gini 0.3"].why == ("k = 8, stated batches, no momentum, learning rate 0.4")
+    assert rows["DiLoCo: Gini 0.3"].why == ("k = 4, stated batches, no momentum, learning rate 0.4")
     assert rows["HAAF: Gini 0.3"].ours == "not within 3000 s"
-    assert rows["first: Gini 0"].ours.startswith("DiLoCo; the next, packed BSP, takes 3.")
-    assert rows["a round of packed BSP: Gini 0"].ours == "40.35 (40 to 40.9) s"
+    assert rows["first: Gini 0"].ours.startswith("DiLoCo; times as long, the next: packed BSP 3.")
+    assert (
+        rows["a round of packed BSP: Gini 0"].ours
+        == "40.35 (40 to 40.9) s, 20.2 steps of a mean site"
+    )
     cell = made.data["picture"]["grid"]["cells"]["Gini 0.6"]
     assert cell["name"] == "DiLoCo"
     assert cell["lines"][:3] == ["DiLoCo", "103.5 (100 to 109) s", "2 GB"]
