@@ -45,6 +45,7 @@ GINIS = (0.0, 0.3, 0.6)
 FIRST_RATES = {0.0: 0.4, 0.9: 0.1}  # by momentum
 _ELEMENTS = 2410
 _CHUNKS = 32
+_WINDOWS = 60  # in the longest time of a run
 _MANY = 100_000  # updates, more than there is time for
 _JITTER = Lognormal(cv=0.05)
 _UNUSED = ("curve", "workers", "gaps", "accuracy_by_site", "reached_by", "sent_by")
@@ -65,6 +66,14 @@ class Network:
     draw: Callable[[int], Overlay]
     most_s: float
     smaller: int = SMALLER
+
+    @property
+    def window_s(self) -> float:
+        """The time over which evaluations are averaged, seconds.
+
+        Otherwise a noisy model that is often looked at would win by a single high evaluation.
+        """
+        return self.most_s / _WINDOWS
 
 
 def _slow(overlay: Overlay) -> Overlay:
@@ -292,6 +301,7 @@ def trial(
             rounds=_MANY,
             after_s=min(most_s, longest_s),
             at_target=True,
+            window_s=NETWORKS[name].window_s,
             reached_by="mean" if local else "first",
         ),
         compute=Compute(

@@ -25,6 +25,7 @@ Part = Annotated[float, Meta(gt=0, le=1)]
 _one_at_a_time = threading.RLock()
 LONGEST_S = 1e9  # thirty years; TOML has inf and nan, and a bound keeps both out
 Seconds = Annotated[float, Meta(gt=0, le=LONGEST_S)]
+SecondsFromZero = Annotated[float, Meta(ge=0, le=LONGEST_S)]
 
 
 class BadInput(ValueError):

@@ -71,8 +71,15 @@ def test_every_key_changes_what_a_group_is_served_with(key: str) -> None:
 
 @pytest.mark.parametrize("key", Stop.__struct_fields__)
 def test_every_key_of_stop_reaches_the_rules(key: str) -> None:
-    values = {"after_s": 3.0, "rounds": 7, "accuracy": 0.5, "loss": 0.25, "reached_by": "all"}
-    stop = {key: values[key]} | ({"loss": 0.25} if key == "reached_by" else {})
+    values = {
+        "after_s": 3.0,
+        "rounds": 7,
+        "accuracy": 0.5,
+        "loss": 0.25,
+        "reached_by": "all",
+        "window_s": 9.0,
+    }
+    stop = {key: values[key]} | ({"loss": 0.25} if key in ("reached_by", "window_s") else {})
     assert read({"overlay": "aws-8", "stop": stop}).stop == StopRules(**stop)
 
 

@@ -41,6 +41,26 @@ def test_the_first_the_mean_or_all(
     assert run.bytes_to_accuracy(0.99) is None
 
 
+@pytest.mark.parametrize(("window_s", "at_s"), [(0.0, 2.0), (1.5, 5.0), (2.5, 6.0)])
+def test_the_mean_of_a_window_must_be_there(
+    window_s: float, at_s: float, start: Callable[..., RunStarted]
+) -> None:
+    seen = [0.5, 0.92, 0.7, 0.88, 0.94, 0.99]
+    told = [
+        Evaluated(at_s=float(second), site=0, round=second, accuracy=accuracy)
+        for second, accuracy in enumerate(seen, 1)
+    ]
+    rule = Target(0.9, "first", sites=1, window_s=window_s)
+    assert next(each.at_s for each in told if rule.is_reached(each)) == at_s
+    assert summarise([start(window_s=window_s), *told]).time_to_accuracy_s(0.9) == at_s
+
+
+def test_a_window_of_losses_holds_out_a_single_low_one() -> None:
+    rule = Target(0.1, "all", sites=2, is_loss=True, window_s=2.0)
+    told = [(0, 0.3, 1.0), (1, 0.05, 1.0), (0, 0.05, 2.0), (0, 0.1, 3.0)]
+    assert [rule.is_reached_by(*each) for each in told] == [False, False, False, True]
+
+
 def test_a_model_that_all_share_reaches_it_for_all() -> None:
     rule = Target(0.9, "all", sites=9)
     assert [rule.is_reached(each) for each in evaluated(step=None)[:3]] == [False, False, True]

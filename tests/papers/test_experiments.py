@@ -19,7 +19,7 @@ from anabranch.overlay import internet2_9
 from anabranch.pace import Bsp, R2sp, Ssp
 from anabranch.plan import Fapt, Packed, Star
 from anabranch.scheduler.deal import cuts_tensors
-from anabranch.train.schedules import InversePower
+from anabranch.train.schedules import Constant, InversePower
 from anabranch_lab.run.control import first_plan
 from anabranch_lab.run.scenario import compute_model, load, loads
 from anabranch_lab.run.scenario.tasks import Exchange, Train
@@ -81,7 +81,8 @@ class ToldLab(Lab):
             served = (0.5, 0.1, 0.2 * round_s, 0.3 * round_s, workers)
             told.append(Outcome(trial.labels, "told.toml", 4, 4 * round_s, round_s, 0, *served))
             if isinstance(task, Train):  # the larger the steps, the sooner, but not always
-                reached_s = None if task.learning_rate > 0.3 and trial.scenario.seed else round_s
+                most = 0.3 if isinstance(task.schedule, Constant) else 2.0
+                reached_s = None if task.learning_rate > most and trial.scenario.seed else round_s
                 seen = {"accuracy": 0.5, "accuracy_by_site": {"a": 0.4, "b": 0.6}}
                 seen["curve"] = ((0.5 * round_s, 0.7), (round_s, 0.8))
                 told[-1] = replace(told[-1], reached_s=reached_s, reached_updates=4.0, **seen)
@@ -114,6 +115,8 @@ def _made(how: Callable[..., Any], job: Any) -> Any:
         groups = [[("site0", "site1")], [("site0",), ("site1",)]]
         told = [trees.Planned(tuple(each), 0.25) for each in groups]
         return told * 6 if job.all_numbers else told[1:]
+    if how is haaf.batches_end_s:
+        return 20.0
     if how is edges.train:
         return edges.Trained(((9.0, 0.7), (10.0 * job.clients + job.seed, 0.8)))
     assert isinstance(job, Job)

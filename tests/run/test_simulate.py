@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import TypeVar
 
 import msgspec
@@ -427,6 +428,25 @@ def test_a_run_stops_at_its_target_and_every_site_after_the_same_round(run: Simu
     # A round that somebody has asked for by then is finished.
     assert rounds[0][-1] in (reached, reached + 1)
     assert seen[-1].round == rounds[0][-1]
+
+
+def test_with_a_window_a_run_stops_where_the_mean_of_its_evaluations_is_at_the_target(
+    run: Simulate,
+) -> None:
+    compute, task = "[compute]\nsamples_per_s = 320.0", f"{DIGITS}\ntarget_accuracy = 0.7"
+    window_s = 2.0
+    top = f"stop.at_target = true\nstop.window_s = {window_s}"
+    done = run(scenario(compute, task=task, rounds=500, top=top))
+    seen = done.of(Evaluated)
+
+    def mean(number: int) -> float:
+        now_s = seen[number].at_s
+        return fmean(each.accuracy for each in seen[: number + 1] if each.at_s > now_s - window_s)
+
+    reached = next(number for number in range(len(seen)) if mean(number) >= 0.7)
+    assert any(each.accuracy >= 0.7 for each in seen[:reached])  # the window does matter
+    assert done.end.reason == f"accuracy 0.7 was reached after round {seen[reached].round}"
+    assert summarise(done.events).time_to_accuracy_s(0.7) == seen[reached].at_s
 
 
 def test_a_run_stops_when_its_time_is_over_and_finishes_the_round(run: Simulate) -> None:

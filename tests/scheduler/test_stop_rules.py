@@ -154,6 +154,8 @@ def test_without_a_rule_no_event_ends_a_run() -> None:
         ({"loss": float("nan")}, "loss is nan"),
         ({"loss": 0.1, "reached_by": "most"}, "reached_by is 'most', must be one of first, mean"),
         ({"rounds": 3, "reached_by": "all"}, "reached_by: there is no target"),
+        ({"loss": 0.1, "window_s": -1.0}, "window_s is -1.0, must be a number of seconds from 0"),
+        ({"rounds": 3, "window_s": 9.0}, "window_s: there is no target"),
     ],
 )
 def test_a_rule_that_cannot_be_is_refused_by_name(values: dict[str, Any], said: str) -> None:

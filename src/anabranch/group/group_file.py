@@ -12,7 +12,15 @@ from msgspec.structs import replace
 
 from anabranch import overlay as overlays
 from anabranch._text import read_text
-from anabranch._typed_toml import Part, Positive, Seconds, Table, TomlError, decode_toml
+from anabranch._typed_toml import (
+    Part,
+    Positive,
+    Seconds,
+    SecondsFromZero,
+    Table,
+    TomlError,
+    decode_toml,
+)
 from anabranch.group.checks import check_gossips, check_unserved
 from anabranch.group.service import Service, Serving
 from anabranch.log.events import ReachedBy
@@ -35,7 +43,7 @@ class Stop(Table, frozen=True, kw_only=True):
     """When a group ends, at whichever comes first.
 
     Args:
-        after_s, rounds, accuracy, loss, reached_by: see
+        after_s, rounds, accuracy, loss, reached_by, window_s: see
             :class:`anabranch.scheduler.stop_rules.StopRules`.
     """
 
@@ -44,6 +52,7 @@ class Stop(Table, frozen=True, kw_only=True):
     accuracy: Part | None = None
     loss: float | None = None
     reached_by: ReachedBy = "first"
+    window_s: SecondsFromZero = 0.0
 
     def __post_init__(self) -> None:
         if self.rules() == StopRules():
@@ -51,7 +60,9 @@ class Stop(Table, frozen=True, kw_only=True):
 
     def rules(self) -> StopRules:
         """Return the stop rules for a group's service."""
-        return StopRules(self.after_s, self.rounds, self.accuracy, self.loss, self.reached_by)
+        return StopRules(
+            self.after_s, self.rounds, self.accuracy, self.loss, self.reached_by, self.window_s
+        )
 
 
 class GroupFile(Table, frozen=True, kw_only=True):

@@ -421,6 +421,7 @@ class Service:
             limit_s=None,
             target_accuracy=self.stop.accuracy,
             reached_by=self.stop.reached_by,
+            window_s=self.stop.window_s,
             versions=versions(),
             gossips=self.gossip is not None,
             assumes_rates=self.assumes_rates,

@@ -63,6 +63,7 @@ class RunStarted(_Event, frozen=True, kw_only=True):
     world: str = "local"
     # When the target is reached, where sites' models differ; see `anabranch.log.target`.
     reached_by: ReachedBy = "first"
+    window_s: float = 0.0
     # The pace and the load, for a replay; empty where sites all-reduce, in rounds.
     pacing_json: str = ""
     # Whether sites average with neighbours: all exchange in a single round, at the end.

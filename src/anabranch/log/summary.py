@@ -252,11 +252,15 @@ class RunSummary:
             reached_by: the rule where sites' models differ, see `anabranch.log.target.Target`; None
                 for the run's own.
         """
+        window_s = self.started.window_s
         if not any(event.step is not None for event in self.evaluated):
-            return next((point.at_s for point in self.accuracy if point.accuracy >= target), None)
+            rule = Target(target, "first", sites=1, window_s=window_s)
+            points = self.accuracy
+            return next((p.at_s for p in points if rule.is_reached_by(0, p.accuracy, p.at_s)), None)
         gone = {event.site for event in self.lost if event.goes_on}
         sites = len({event.site for event in self.evaluated} - gone)
-        rule = Target(target, reached_by or self.started.reached_by, sites)
+        by = reached_by or self.started.reached_by
+        rule = Target(target, by, sites, window_s=window_s)
         return next((event.at_s for event in self.evaluated if rule.is_reached(event)), None)
 
     def bytes_to_accuracy(self, target: float, reached_by: ReachedBy | None = None) -> int | None:

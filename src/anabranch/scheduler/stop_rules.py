@@ -29,11 +29,14 @@ class StopRules:
         loss: ends the run once sites report a loss of at most this; None for no target.
         reached_by: the sites whose models must reach the target, if models differ; see
             :class:`anabranch.log.target.Target`.
+        window_s: a value is the mean of what its site told in the latest so many seconds, so that a
+            single high one does not end the run; 0: what it told last.
         refuses: whether sites hear of the end by a refused round, in runs that a lost site ends.
             Otherwise one more round may follow, which tells them that it is the last.
 
     Raises:
-        ValueError: an impossible value, or ``reached_by`` without a target; names it.
+        ValueError: an impossible value, or ``reached_by`` or ``window_s`` without a target; names
+            it.
     """
 
     after_s: float | None = None
@@ -41,6 +44,7 @@ class StopRules:
     accuracy: float | None = None
     loss: float | None = None
     reached_by: ReachedBy = "first"
+    window_s: float = 0.0
     refuses: bool = False
 
     def __post_init__(self) -> None:
@@ -57,8 +61,12 @@ class StopRules:
             raise ValueError(
                 f"reached_by is {self.reached_by!r}, must be one of {', '.join(REACHED_BY)}"
             )
-        if self.reached_by != "first" and self.accuracy is None and self.loss is None:
-            raise ValueError("reached_by: there is no target; give accuracy or loss")
+        window_s = self.window_s
+        if not (isinstance(window_s, Real) and 0 <= window_s < math.inf):
+            raise ValueError(f"window_s is {window_s!r}, must be a number of seconds from 0")
+        for name, is_given in (("reached_by", self.reached_by != "first"), ("window_s", window_s)):
+            if is_given and self.accuracy is None and self.loss is None:
+                raise ValueError(f"{name}: there is no target; give accuracy or loss")
 
     def follow(self, sites: Collection[int], gossips: bool = False) -> Stops:
         """Return the rules applied to one run.
@@ -86,9 +94,15 @@ class Stops:
         self._rules = rules
         self._sites = frozenset(sites)
         self._present: set[int] = set()
-        by = rules.reached_by
-        self._accuracy = None if rules.accuracy is None else Target(rules.accuracy, by, 0)
-        self._loss = None if rules.loss is None else Target(rules.loss, by, 0, is_loss=True)
+        of = rules.reached_by, 0
+        self._accuracy = (
+            None if rules.accuracy is None else Target(rules.accuracy, *of, window_s=rules.window_s)
+        )
+        self._loss = (
+            None
+            if rules.loss is None
+            else Target(rules.loss, *of, is_loss=True, window_s=rules.window_s)
+        )
         self._targets = [each for each in (self._accuracy, self._loss) if each is not None]
 
     def timed_out(self) -> str:
@@ -107,10 +121,10 @@ class Stops:
             case events.Evaluated(round=after) if self._accuracy is not None:
                 if self._accuracy.is_reached(event):
                     return f"accuracy {self._rules.accuracy:g} was reached after round {after}"
-            case events.StepDone(site=site, round=step, loss=loss):
-                return self._saw_loss(site, step, math.nan if loss is None else loss)
-            case events.ProceedAsked(site=site, update=step, loss=float(loss)):
-                return self._saw_loss(site, step, loss)
+            case events.StepDone(site=site, round=step, loss=loss, at_s=at_s):
+                return self._saw_loss(site, step, math.nan if loss is None else loss, at_s)
+            case events.ProceedAsked(site=site, update=step, loss=float(loss), at_s=at_s):
+                return self._saw_loss(site, step, loss, at_s)
             case events.SchedulerRestarted(awaited=awaited):
                 for site in awaited:
                     self._comes(site)
@@ -138,7 +152,7 @@ class Stops:
         what = f"accuracy {rules.accuracy:g}" if is_accuracy else f"loss {rules.loss:g}"
         return f"{what} was reached by the sites that are left"
 
-    def _saw_loss(self, site: int, step: int, loss: float) -> str | None:
-        if self._loss is None or not self._loss.is_reached_by(site, loss):
+    def _saw_loss(self, site: int, step: int, loss: float, at_s: float) -> str | None:
+        if self._loss is None or not self._loss.is_reached_by(site, loss, at_s):
             return None
         return f"loss {self._rules.loss:g} was reached at step {step}"

@@ -81,6 +81,7 @@ def first_event(
             limit_s=_limit_s(service.overlay, found.buffer_bytes),
             target_accuracy=scenario.task.target_accuracy,
             reached_by=scenario.stop.reached_by,
+            window_s=scenario.stop.window_s,
             # The links have the overlay's rates, also where awareness begins without these rates.
             assumes_rates=False,
             started_at=started_at,
@@ -220,6 +221,7 @@ def service_of(
             after_s=scenario.stop.after_s,
             accuracy=scenario.task.target_accuracy if scenario.stop.at_target else None,
             reached_by=scenario.stop.reached_by if scenario.stop.at_target else "first",
+            window_s=scenario.stop.window_s if scenario.stop.at_target else 0.0,
             refuses=True,
         ),
         under_way_bytes=None,

@@ -62,6 +62,7 @@ TRAIN = (
             TRAIN + 'stop.reached_by = "all"',
             "stop.reached_by: there is no target; give task.target",
         ),
+        (TRAIN + "stop.window_s = 9.0", "stop.window_s: there is no target; give task.target"),
         (
             TRAIN.replace("0.1}", '0.1, target_accuracy = 0.5}\nsimulation.tensors = "sizes"'),
             "task.target_accuracy: nothing is learnt where simulation.tensors is sizes",
@@ -158,6 +159,7 @@ EXCUSED = {
     "stop.after_s": "the run ends before that",
     "stop.at_target": "the target is not reached",
     "stop.reached_by": "likewise",
+    "stop.window_s": "likewise",
     "task.target_accuracy": "likewise",
     "deal": "one tree has nothing to deal to",
     "awareness": "the network does not change",

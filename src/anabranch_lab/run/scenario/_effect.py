@@ -25,6 +25,8 @@ def without_effect(scenario: Scenario) -> Iterator[tuple[str, str]]:
     task, stop = scenario.task, scenario.stop
     if stop.reached_by != "first" and task.target_accuracy is None:
         yield "stop.reached_by", "there is no target; give task.target_accuracy, or leave it out"
+    if stop.window_s and task.target_accuracy is None:
+        yield "stop.window_s", "there is no target; give task.target_accuracy, or leave it out"
     if task.target_accuracy is not None and scenario.simulation.tensors == "sizes":
         yield (
             "task.target_accuracy",

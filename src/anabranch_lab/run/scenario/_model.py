@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from anabranch._typed_toml import LONGEST_S, Positive, Seconds, Table
+from anabranch._typed_toml import Positive, Seconds, SecondsFromZero, Table
 from anabranch.cohort import Clients
 from anabranch.fleet import Compute, ComputeModel
 from anabranch.log.events import ReachedBy
@@ -38,12 +38,15 @@ class Stop(Table, frozen=True, kw_only=True):
         reached_by: where sites' models differ, which models must reach the target: the ``first``
             to reach it, their ``mean`` over the sites, or ``all``. Times and bytes to the target
             follow it too.
+        window_s: an evaluation counts as the mean of those of its model in the latest so many
+            seconds, so that a single high one is not taken for the target; 0: as itself.
     """
 
     rounds: Positive
     after_s: Seconds | None = None
     at_target: bool = False
     reached_by: ReachedBy = "first"
+    window_s: SecondsFromZero = 0.0
 
 
 class Simulation(Table, frozen=True, kw_only=True):
@@ -58,7 +61,7 @@ class Simulation(Table, frozen=True, kw_only=True):
     """
 
     tensors: Literal["real", "sizes"] | None = None
-    control_latency_s: Annotated[float, Meta(ge=0, le=LONGEST_S)] | None = None
+    control_latency_s: SecondsFromZero | None = None
 
 
 LEAST_SITES = 2
@@ -84,7 +87,7 @@ class Graph(Table, frozen=True, kw_only=True):
     """
 
     rate_bps: _Rate | _Bounds | None = None
-    default_latency_s: Annotated[float, Meta(ge=0, le=LONGEST_S)] | None = None
+    default_latency_s: SecondsFromZero | None = None
     largest_part: bool = False
     capacity: str = "*"
     latency: str = "*"
