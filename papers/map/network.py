@@ -28,8 +28,8 @@ _NOTE = (
     f"{setting.ALPHA:g}, {setting.BATCH} samples a batch on average, which a site of mean speed "
     f"computes in {setting.STEP_S:g} s; jitter 5 %. The target is {setting.TARGET:.0%} of held-out "
     "samples, in the mean of the evaluations in a sixtieth of the longest time of a run, and over "
-    "the sites' models where these differ. Each scheme has the setting, "
-    "batches, momentum and learning rate that were best on four other seeds. Times and bytes are "
+    "the sites' models where these differ. Each scheme has the setting, batches, momentum and "
+    "learning rate that were best on four other seeds. Times and bytes are "
     f"medians of {_SEEDS} seeds, the least to the most in parentheses; bytes are of all links "
     "until the target. A scheme is first if it reaches the target with all seeds, in the "
     "least geometric mean of times. Margins are geometric means of ratios, seed by seed, with "
@@ -74,7 +74,7 @@ class Verdict:
                 f"none: {self.first} has the least mean where all seeds reach it; over it, {rivals}"
             )
         if not self.margins:
-            return f"{self.first}, the only one that reaches the target with all seeds"
+            return f"{self.first}, the only one that reaches the target"
         second = next(iter(self.margins))
         return f"{self.first}; times as long, the next: {self.margin(second)}"
 

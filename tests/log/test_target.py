@@ -61,6 +61,14 @@ def test_a_window_of_losses_holds_out_a_single_low_one() -> None:
     assert [rule.is_reached_by(*each) for each in told] == [False, False, False, True]
 
 
+def test_a_site_that_comes_back_has_an_empty_window() -> None:
+    rule = Target(0.9, "first", sites=1, window_s=60.0)
+    assert not rule.is_reached_by(0, 0.5, 1.0)
+    rule.lost(0)
+    rule.joined(0)
+    assert rule.is_reached_by(0, 0.95, 2.0)
+
+
 def test_a_model_that_all_share_reaches_it_for_all() -> None:
     rule = Target(0.9, "all", sites=9)
     assert [rule.is_reached(each) for each in evaluated(step=None)[:3]] == [False, False, True]

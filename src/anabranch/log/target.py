@@ -50,6 +50,7 @@ class Target:
     def lost(self, site: int) -> bool:
         """Remove a lost site and its value; return whether the target is reached now."""
         self._latest.pop(site, None)
+        self._told.pop(site, None)
         self._sites -= 1
         return self._is_reached_by_all()
 

@@ -94,15 +94,13 @@ class Stops:
         self._rules = rules
         self._sites = frozenset(sites)
         self._present: set[int] = set()
-        of = rules.reached_by, 0
-        self._accuracy = (
-            None if rules.accuracy is None else Target(rules.accuracy, *of, window_s=rules.window_s)
-        )
-        self._loss = (
-            None
-            if rules.loss is None
-            else Target(rules.loss, *of, is_loss=True, window_s=rules.window_s)
-        )
+
+        def target(value: float | None, is_loss: bool) -> Target | None:
+            if value is None:
+                return None
+            return Target(value, rules.reached_by, 0, is_loss, rules.window_s)
+
+        self._accuracy, self._loss = target(rules.accuracy, False), target(rules.loss, True)
         self._targets = [each for each in (self._accuracy, self._loss) if each is not None]
 
     def timed_out(self) -> str:
