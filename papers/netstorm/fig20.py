@@ -87,14 +87,14 @@ _SWEEPS = {
         _M,
         _chunk_sizes,
         "best 0.5 .. 1 M, far worse above",
-        "more chunks, finer shares and shorter waits at each hop, until the network is full",
+        "a message costs nothing here, so that small chunks cost no more (inferred)",
     ),
     "UPDATE_TIME": _Sweep(
         " s",
         1,
         _of_awareness("update_time_s", _UPDATE_TIMES_S),
         "best 5 s",
-        "a look takes no time here, and news of a plan none to travel",
+        "a look takes no time here, and news of a plan none to travel (inferred)",
     ),
     "PROBE_CHUNK_SIZE": _Sweep(
         " M",
