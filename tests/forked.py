@@ -1,7 +1,7 @@
 """Processes that run Python, forked from one that has imported what a site that trains needs.
 
-Importing it takes nearly two seconds of a core, a process. The tests of `test_launch.py` and of the
-command line start the commands themselves, and so do those that compare bits: what is imported
+Importing it takes nearly two seconds of a core, a process. Tests of how a command starts and ends
+start the commands themselves, and so do those that compare bits: what is imported
 before decides how PyTorch adds up.
 """
 

@@ -22,6 +22,7 @@ from anabranch.plan import Star
 from anabranch.scheduler.deal import ByShare
 from anabranch.train.handed_state import Packed
 
+from ..forked import Forked
 from ..threads import Threads, at_each
 
 PROGRAM = """
@@ -63,24 +64,23 @@ class Processes:
     """A group's scheduler and sites; :meth:`site` starts one."""
 
     def __init__(self, *options: str) -> None:
-        self.started: list[subprocess.Popen[str]] = []
+        self.started: list[Forked] = []
         self._environment = {**os.environ, "ANABRANCH_TOKEN": "told", "OMP_NUM_THREADS": "1"}
         self.scheduler = self._start(["-m", "anabranch", "scheduler", *options])
         assert self.scheduler.stdout is not None
         self._environment["ANABRANCH_SCHEDULER"] = self.scheduler.stdout.readline().strip()
 
-    def _start(self, arguments: list[str]) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+    def _start(self, arguments: list[str]) -> Forked:
+        process = Forked(
             [sys.executable, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
             env=self._environment,
         )
         self.started.append(process)
         return process
 
-    def site(self, name: str, steps: int) -> subprocess.Popen[str]:
+    def site(self, name: str, steps: int) -> Forked:
         self._environment["ANABRANCH_SITE"] = name
         return self._start(["-c", PROGRAM, name, str(steps)])
 
@@ -101,7 +101,7 @@ def processes() -> Iterator[Callable[..., Processes]]:
             process.communicate()
 
 
-def line(process: subprocess.Popen[str]) -> str:
+def line(process: Forked) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 

@@ -18,6 +18,8 @@ from pathlib import Path
 from anabranch.overlay import Overlay
 from anabranch_lab.run.launch import TOKEN_VARIABLE
 
+from ..forked import Forked
+
 
 class Relay:
     """Hands on what comes, both ways, until told to break everything that is open."""
@@ -87,8 +89,8 @@ class Relay:
 
 
 @contextmanager
-def processes() -> Iterator[list[subprocess.Popen[str]]]:
-    started: list[subprocess.Popen[str]] = []
+def processes() -> Iterator[list[Forked]]:
+    started: list[Forked] = []
     try:
         yield started
     finally:
@@ -112,17 +114,11 @@ def run_through_a_relay(
     command = [sys.executable, "-m", "anabranch"]
     with processes() as started:
 
-        def start(*arguments: str, stdout: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
-            started.append(
-                subprocess.Popen(
-                    [*command, *arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=stdout,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    env=environment,
-                )
+        def start(*arguments: str, stdout: int = subprocess.DEVNULL) -> Forked:
+            process = Forked(
+                [*command, *arguments], stdout=stdout, stderr=subprocess.PIPE, env=environment
             )
+            started.append(process)
             return started[-1]
 
         scheduler = start("host", str(scenario), "--log", str(log), stdout=subprocess.PIPE)

@@ -138,6 +138,7 @@ def endless(scenario: Callable[..., Path], tmp_path: Path) -> Callable[..., tupl
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_a_run_shows_its_metrics_while_it_goes_on(
     endless: Callable[..., tuple[Path, Path]], tmp_path: Path
 ) -> None:
@@ -203,6 +204,7 @@ def test_training_reaches_its_target_and_all_sites_hold_one_model(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_the_others_go_on_without_a_process_that_is_killed_where_the_scenario_says_so(
     endless: Callable[..., tuple[Path, Path]], tmp_path: Path
 ) -> None:
@@ -256,6 +258,7 @@ def test_a_process_that_is_killed_ends_the_run_and_is_named(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_a_run_with_a_journal_goes_on_with_another_scheduler_where_one_is_killed(
     endless: Callable[..., tuple[Path, Path]], tmp_path: Path
 ) -> None:
@@ -486,6 +489,7 @@ def make(context):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_a_site_that_cannot_begin_says_why(scenario: Callable[..., Path], tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(NO_SHARD)
     task = 'kind = "own"\nfactory = "mine:make"\nfolder = "."\nbatch_size = 1'
@@ -558,6 +562,7 @@ for_s = 4
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_six_processes_train_through_outages_and_a_partition_that_heals_as_simulated_ones_do(
     tmp_path: Path,
 ) -> None:

@@ -314,6 +314,7 @@ THREE = random_complete(3, 0, low_bps=50e6, high_bps=100e6, latency_s=0.005)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_a_process_that_an_outage_cut_off_is_back_once_it_is_over(tmp_path: Path) -> None:
     top = EVERY + "average = {outer = {}}\nstop = {rounds = 12}"
     outage = """

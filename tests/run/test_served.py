@@ -626,11 +626,13 @@ def test_without_a_relay_of_an_auxiliary_path_the_run_ends_by_name(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_real_workers_train_on_when_one_is_killed(tmp_path: Path) -> None:
     kill_a_real_worker('{kind = "r2sp"}', tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_real_workers_train_on_when_a_leaf_of_a_tree_that_adds_up_is_killed(tmp_path: Path) -> None:
     kill_a_real_worker('{kind = "bsp"}', tmp_path, below="a")
 
@@ -789,6 +791,7 @@ def command_of(pid: int) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_real_sites_train_on_when_their_connections_break(tmp_path: Path) -> None:
     break_real_connections('{kind = "r2sp"}', [3, 11, 20], 0.0, tmp_path)
 
