@@ -112,13 +112,13 @@ def test_a_process_comes_back_and_all_end_with_the_same_model(
     processes: Callable[..., Processes],
 ) -> None:
     group = processes("--sites", "a,b,c", "--begin-with", "2")
-    first, lost = group.site("a", 400), group.site("b", 400)
+    first, lost = group.site("a", 150), group.site("b", 150)
     assert line(lost) == "from 0"
     assert line(first) == line(lost) == "begun"
-    late = group.site("c", 400)
+    late = group.site("c", 150)
     assert line(late).startswith("from ")
     lost.kill()
-    again = group.site("b", 400)
+    again = group.site("b", 150)
     came = line(again)
     assert came.startswith("from ")
     assert int(came.removeprefix("from ")) > 5
@@ -126,7 +126,7 @@ def test_a_process_comes_back_and_all_end_with_the_same_model(
     assert [process.returncode for process in (first, late, again)] == [0, 0, 0], ends
     last = {out.splitlines()[-1] for out, _ in ends}
     assert len(last) == 1, ends
-    assert last.pop().startswith("400 a b c ")
+    assert last.pop().startswith("150 a b c ")
     _, told = group.scheduler.communicate()
     assert group.scheduler.returncode == 0, told
     assert "b is lost" in told
