@@ -437,8 +437,9 @@ def static_draws(lab: Lab) -> str:
 
 def statics_note(lab: Lab) -> str:
     """Return a note on how the static values were made."""
+    rates = "the rates of the authors' scripts" if lab.emulate else "drawn rates"
     return (
-        f"Static: {static_draws(lab)}, links of the paper's network with drawn rates; figures are "
+        f"Static: {static_draws(lab)}, links of the paper's network with {rates}; figures are "
         "the median, then the least and the most."
     )
 

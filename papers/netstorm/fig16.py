@@ -79,12 +79,12 @@ _LINES = (
     _Line(
         what="chunks of 256 kB: eq. 14, told, forecasts, plan gate",
         ours=_Pair(_SMALL_OFF, _SMALL),
-        why="latency, a small part of a large chunk's transfer, counts as transfer in eq. 14",
+        why="a small chunk's latency counts as its transfer in eq. 14 (inferred)",
     ),
     _Line(
         what="chunks of 256 kB: ours",
         ours=_Pair(_SMALL_OFF, OUR_STD_256_KB),
-        why="it tells rate from latency",
+        why="it tells rate from latency (inferred)",
     ),
     _Line(what="packed trees", ours=_Pair(_PACKED_OFF, PACKED)),
 )

@@ -145,7 +145,7 @@ def _model_rows(lab: Lab, outcomes: list[Outcome]) -> list[Row]:
                     "pro",
                     PRO,
                     PRO_FLAT,
-                    "both load their roots as evenly, see below, and a message costs nothing here",
+                    "not known; both load their roots as evenly, see below",
                 ),
                 ("star", MXNET, _STAR_FLAT, "one root, so that no load can be uneven"),
             )

@@ -86,7 +86,7 @@ _SWEEPS = {
         " M",
         _M,
         _chunk_sizes,
-        "best 0.5 .. 1 M, far worse above",
+        "best 0.5 .. 1 M, significantly less above",
         "a message costs nothing here, so that small chunks cost no more (inferred)",
     ),
     "UPDATE_TIME": _Sweep(
@@ -100,8 +100,8 @@ _SWEEPS = {
         " M",
         _M,
         _of_awareness("probe_chunk_elements", _PROBE_ELEMENTS),
-        "0.01 .. 4 M, then collapse",
-        "no chunk is larger than CHUNK_SIZE: beyond it a scenario is refused",
+        "0.01 .. 4 M; too large a size collapses",
+        "counted in elements; where no chunk is large enough, a scenario is refused",
         is_ours=False,
     ),
     "PROBE_CHUNK_NUM": _Sweep(
@@ -109,7 +109,7 @@ _SWEEPS = {
         1,
         _of_awareness("probe_chunks", _PROBE_CHUNKS),
         "4 .. 32",
-        "",
+        "not known",
         is_ours=False,
     ),
 }

@@ -150,7 +150,7 @@ def _search(lab: Lab) -> list[Row]:
             ),
             Row(
                 f"Algorithm 3, {kind}: runs of Algorithm 1 over E / (V - 1)",
-                "at most 1 (VI-B)",
+                "at most 1, hence O(E V^2) in all (VI-B)",
                 _turns(networks, undirected=False),
                 "a graph that has fallen apart loses fewer than V - 1 edges a turn",
                 literal=_turns(networks, undirected=True),
@@ -192,9 +192,9 @@ def _proposition() -> Row:
 
 def _complexity() -> Row:
     return Row(
-        "Algorithms 1 and 2: time in V sites",
-        "O(V^3)",
-        "O(V^3)",
+        "Algorithms 1 and 2: time for V sites, N roots and E links",
+        "O(V^3); O((N + V) V^2 - N^2 V + E)",
+        "O(V^3) both",
         "by construction, not timed: Floyd-Warshall for all pairs, both ways",
     )
 
