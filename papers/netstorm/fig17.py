@@ -60,7 +60,10 @@ _CASES = {
         grid=_ENDS,
     ),
     "a used link is gone in its direction": _Case(
-        STD, PRO_DIRECTED, "it leaves hardly a pair a second path", is_literal=False
+        STD,
+        PRO_DIRECTED,
+        "it leaves hardly a pair a second path, see Tables I and II",
+        is_literal=False,
     ),
     "disjoint paths of each pair, all else literal": _Case(
         STD, PRO_DISJOINT, "the paths that VI-B's first sentence asks for", is_literal=False
@@ -73,12 +76,15 @@ _CASES = {
         grid=_ENDS,
     ),
     "ours": _Case(
-        OUR_STD, OUR_PRO, "a chunk of 4 MB on a slow path holds up the end of the round", False
+        OUR_STD,
+        OUR_PRO,
+        "a chunk of 4 MB on a slow path holds up the end of the round (inferred)",
+        False,
     ),
     "ours, chunks of 256 kB": _Case(
         OUR_STD_256_KB,
         OUR_PRO_256_KB,
-        "small chunks on slow paths end in time",
+        "small chunks on slow paths end in time (inferred)",
         is_literal=False,
         grid=tuple(product((2, 5), (1, 5))),  # a run of 16 times the chunks takes a core a minute
     ),
