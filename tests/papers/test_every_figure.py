@@ -1,4 +1,4 @@
-"""The list of all figures names each experiment once, and no other."""
+"""The list of all figures names each experiment once, and says of each what its page says."""
 
 from __future__ import annotations
 
@@ -7,11 +7,43 @@ from pathlib import Path
 
 from papers import EXPERIMENTS
 
-PAGE = Path(__file__).parents[2] / "docs" / "reproductions" / "every-figure.md"
+PAGES = Path(__file__).parents[2] / "docs" / "reproductions"
 PAPERS = ("netstorm", "r2sp", "haaf", "intermittent")
+NAMES = re.compile(rf"`((?:{'|'.join(PAPERS)})/[\w-]+)`")
+VERDICT = re.compile(r"\*\*(Holds|Holds in part|Does not hold)\b\.?\*\*")
+WITHOUT_A_CLAIM = re.compile(r"beyond the paper|not in the paper|appendix")
+
+
+def lines() -> list[str]:
+    text = (PAGES / "every-figure.md").read_text("utf-8")
+    return [line for line in text.splitlines() if NAMES.search(line)]
+
+
+def verdicts() -> dict[str, str]:
+    """Return what a figure's section begins with, by experiment, where it has been made."""
+    found = {}
+    for paper in PAPERS:
+        for section in (PAGES / f"{paper}.md").read_text("utf-8").split("\n## ")[1:]:
+            said = VERDICT.search(section)
+            for name in re.findall(rf"<!-- from results/{paper}-([\w-]+)\.json", section):
+                found[f"{paper}/{name}"] = said[1].lower() if said else ""
+    return found
 
 
 def test_each_experiment_of_a_paper_is_in_the_list_and_the_list_has_no_other():
-    named = re.findall(rf"`((?:{'|'.join(PAPERS)})/[\w-]+)`", PAGE.read_text("utf-8"))
+    named = [name for line in lines() for name in NAMES.findall(line)]
     assert len(named) == len(set(named))
     assert set(named) == {name for name in EXPERIMENTS if name.partition("/")[0] in PAPERS}
+
+
+def test_the_list_says_of_each_figure_whether_its_claim_holds_as_its_page_does():
+    said = verdicts()
+    for line in lines():
+        made = {said[name] for name in NAMES.findall(line) if name in said}
+        here = line.split("|")[-2].strip()
+        if not made:
+            assert here == "to come", line
+        elif WITHOUT_A_CLAIM.search(line):
+            assert here == "", line
+        else:
+            assert {here} == made, line
