@@ -94,7 +94,7 @@ def _by_equation(networks: Sequence[Overlay], seeds: str) -> list[Row]:
     return [
         *(
             Row(
-                f"eq. 2: {system.name} over FAPT, by the root of each",
+                f"eq. 2: delay of the {system.name} over FAPT's, by the root of each",
                 "drawn only",
                 "; ".join(f"{rank} {over_fapt(system.name, rank)}" for rank in _RANKS),
                 "a star sends along fastest paths too, and eq. 2 has no chunk wait for another's"
@@ -148,7 +148,7 @@ def _make(lab: Lab) -> Result:
 
     rows += [
         Row(
-            f"a round, up and down, the model one chunk: {system.name} over FAPT",
+            f"a round, up and down, the model one chunk: FAPT over the {system.name}",
             "drawn only",
             over(system, _OURS),
             "each at the root it chooses",

@@ -257,13 +257,13 @@ def _worse_stars(lab: Lab, outcomes: list[Outcome]) -> list[Row]:
             "static: MR-FAPT over star, one connection each",
             "",
             "",
-            "RFC 9438's rate, which is less than any that is drawn, so the 20 networks are alike; "
+            "RFC 9438's rate is below each drawn rate, so the 20 networks are alike; "
             f"a round of MR-FAPT takes {slow:.0f} s (paper's Fig. 16: 66 s)",
             literal=over(connections, MXNET, LITE),
             seeds=seeds,
         ),
         Row(
-            "static: and whole",
+            "static: the same, the whole model up before it comes down",
             "",
             "",
             literal=over(connections, _WHOLE, LITE),

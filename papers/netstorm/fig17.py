@@ -71,7 +71,7 @@ _CASES = {
     "the same, where a busy path exceeds its bound (VI-A)": _Case(
         STD,
         PRO_EXCEEDED,
-        "a bound that is exceeded is one chunk more than one that is reached (IX-C)",
+        "VI-A: busy above the bound; IX-C: busy at the bound",
         is_literal=False,
         grid=_ENDS,
     ),

@@ -115,8 +115,18 @@ def _make(lab: Lab) -> Result:
         row("the same: chunks wait for a path", "", "", more(PRO_WAITING, STD)),
         *(() if lab.emulate else (cut,)),
         row("std told the first rates, over lite", "", "", more(STD_TOLD, LITE), "else literal"),
-        row("and forecasts, from medians, over lite", "", "", more(STD_FORECAST, LITE)),
-        row("and a plan must be better, over lite", "", "", more(STD_GATED, LITE)),
+        row(
+            "and with forecasts from medians, over lite",
+            "",
+            "",
+            more(STD_FORECAST, LITE),
+        ),
+        row(
+            "and with new plans only if better, over lite",
+            "",
+            "",
+            more(STD_GATED, LITE),
+        ),
         row("chunks of 256 kB: std over star", "", "", over_star(OUR_STD_256_KB)),
         row(
             "chunks of 256 kB: pro over star",

@@ -200,7 +200,7 @@ def _site_rows(lab: Lab, outcomes: list[Outcome]) -> list[Row]:
     return [
         *(
             Row(
-                f"b: {sites} sites, pro and over star ({took_s(MXNET, sites):.1f} s)",
+                f"b: {sites} sites (star {took_s(MXNET, sites):.1f} s): pro, over star, samples/s",
                 "drawn only",
                 told(OUR_PRO, sites),
                 literal=told(PRO, sites),
@@ -218,7 +218,7 @@ def _site_rows(lab: Lab, outcomes: list[Outcome]) -> list[Row]:
             seeds=seeds,
         ),
         Row(
-            f"b: the same of the speed-up over the star of {few} and of {many} sites",
+            f"b: the same, of the speed-up over the star of {few} and of {many} sites",
             "0.93",
             over_star(OUR_PRO),
             "if the paper's throughput is over that of the star of the same size",

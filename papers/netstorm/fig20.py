@@ -185,7 +185,7 @@ def _make(lab: Lab) -> Result:
     ]
     rows.append(
         Row(
-            "what a refused one would come to: nothing is measured",
+            "if probes that are too large were not refused: nothing is measured",
             "collapse",
             "",
             "the plan stays that of equal rates, which awareness begins with",

@@ -152,7 +152,7 @@ def _search(lab: Lab) -> list[Row]:
                 f"Algorithm 3, {kind}: runs of Algorithm 1 over E / (V - 1)",
                 "at most 1, hence O(E V^2) in all (VI-B)",
                 _turns(networks, undirected=False),
-                "a graph that has fallen apart loses fewer than V - 1 edges a turn",
+                "a graph that has fallen apart loses fewer than V - 1 edges each time",
                 literal=_turns(networks, undirected=True),
                 seeds=seeds,
             ),

@@ -265,7 +265,7 @@ def ours(name: str, what: str, tmp_path: Path) -> str:
         ("intermittent/future9", "ours: average after a move of 5 %", "100 (100 to 100)"),
         (
             "netstorm/fig01",
-            "a round, up and down, the model one chunk: star over FAPT",
+            "a round, up and down, the model one chunk: FAPT over the star",
             "4.0x, 4.0x to 4.0x",
         ),
         (
