@@ -18,7 +18,7 @@ _GAPS = {"BSP": "none, but one of 16 in 16", "R²SP": "almost all 1"}
 _WHY = "here: 1 % of an iteration or less apart; the paper does not say what counts"
 _FASTER = {"R²SP": "about 30 % less than BSP"}
 _SAID = {("VGG16", "BSP"): "about 8 s (Fig. 9)"}
-_PARTS = f"25, 50, 75, 95, 100 % of gaps are at most, {setting.WORKERS}ths of an iteration"
+_PARTS = f"quantiles of gaps (25, 50, 75, 95, 100 %), in {setting.WORKERS}ths of an iteration"
 _REDUCED = "BSP, all-reduced among workers (ours)"
 _WHY_FASTER = {
     "R²SP": "both ways of a port are filled, and at 10 Gbit/s; theirs moved half of that",

@@ -82,7 +82,7 @@ def _fig_17(lab: Lab) -> Result:
                 f"{model.name}, {server.name}: peak of the uplink, BSP over FL-R²SP",
                 "about 3" if model is federated.RESNET20 else "more than 1",
                 f"{factor:.2f} ({_rate(bsp.peak_bps)}, {_rate(turns.peak_bps)})",
-                "a program that goes at one rate whenever it sends has one peak"
+                "a program sends at one rate, so both have the same peak"
                 if server is federated.PROGRAM_5
                 else "",
                 seeds="1",

@@ -72,28 +72,34 @@ class _Case:
 
 
 def _as_stated(model: _Model) -> _Case:
-    why = "128 x 100 Mbit/s are 1.28 times the port: the claim does not follow from bandwidth"
+    why = "128 clients of 100 Mbit/s need 1.28 times the port, so bandwidth does not explain it"
     return _Case("as stated", model, model.elements, _SERVER_BPS, _CLIENT_BPS, why)
 
 
 def _faster_clients(model: _Model) -> _Case:
     client_bps = _SERVER_BPS * model.contended_s / model.alone_s / _CLIENTS
     elements = round(client_bps * model.alone_s / 64)
-    why = f"fitted: it would explain it, were the model of {elements / 1e6:.2g} M parameters"
+    why = f"faster clients are fitted: the model would need {elements / 1e6:.2g} M parameters"
     if model is _RESNET20:
-        why += f"; it has {model.elements / 1e6:.2g} M"
+        why += f", and has {model.elements / 1e6:.2g} M"
     return _Case("faster clients", model, elements, _SERVER_BPS, client_bps, why)
 
 
 def _slower_server(model: _Model) -> _Case:
     own = f"{_rate(model.alone_bps)} and {_rate(model.server_bps)}"
     why = (
-        "its own two times, fitted"
+        "its two times"
         if model is _RESNET20
-        else f"ResNet20's two times; its own say {own}"
+        else f"ResNet20's two times, where its own would imply {own}"
     )
     rates_bps = _RESNET20.server_bps, _RESNET20.alone_bps
-    return _Case("slower server", model, model.elements, *rates_bps, f"rates by {why}")
+    return _Case(
+        "slower server",
+        model,
+        model.elements,
+        *rates_bps,
+        f"the slower server's rates are fitted to {why}",
+    )
 
 
 def _make(lab: Lab) -> Result:

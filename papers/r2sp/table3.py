@@ -165,7 +165,7 @@ def _why_blocked(kind: Kind) -> str:
 
 def _why_tuned(kind: Kind) -> str:
     theirs = _BATCH + kind.blocked_s * kind.samples_per_s
-    return f"theirs is what they waited times their speed more than 512: {theirs:.0f}"
+    return f"the paper's is 512 and its wait times its speed: {theirs:.0f}"
 
 
 EXPERIMENT = Experiment("r2sp/table3", "unequal workers, with and without tuned batches", _make)
