@@ -10,7 +10,7 @@ from papers import EXPERIMENTS
 PAGES = Path(__file__).parents[2] / "docs" / "reproductions"
 PAPERS = ("netstorm", "r2sp", "haaf", "intermittent")
 NAMES = re.compile(rf"`((?:{'|'.join(PAPERS)})/[\w-]+)`")
-VERDICT = re.compile(r"\*\*(Holds|Holds in part|Does not hold)\b\.?\*\*")
+VERDICT = re.compile(r".+\n\n\*\*(Holds|Holds in part|Does not hold)\.?\*\*")  # after the heading
 WITHOUT_A_CLAIM = re.compile(r"beyond the paper|not in the paper|appendix")
 
 
@@ -24,7 +24,7 @@ def verdicts() -> dict[str, str]:
     found = {}
     for paper in PAPERS:
         for section in (PAGES / f"{paper}.md").read_text("utf-8").split("\n## ")[1:]:
-            said = VERDICT.search(section)
+            said = VERDICT.match(section)
             for name in re.findall(rf"<!-- from results/{paper}-([\w-]+)\.json", section):
                 found[f"{paper}/{name}"] = said[1].lower() if said else ""
     return found

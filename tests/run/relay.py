@@ -119,7 +119,7 @@ def run_through_a_relay(
                 [*command, *arguments], stdout=stdout, stderr=subprocess.PIPE, env=environment
             )
             started.append(process)
-            return started[-1]
+            return process
 
         scheduler = start("host", str(scenario), "--log", str(log), stdout=subprocess.PIPE)
         assert scheduler.stdout is not None
