@@ -288,7 +288,7 @@ def program_of_the_docs() -> str:
     train, found, _ = example.partition("with anabranch.local(2)")
     assert found
     assert train.count("average.begun < 10:") == 1
-    longer = train.replace("average.begun < 10:", "average.begun < 1000:")
+    longer = train.replace("average.begun < 10:", "average.begun < 200:")
     return f"""{longer}
 with anabranch.join() as group:
     weights = train(group).tolist()
@@ -328,7 +328,7 @@ def test_a_site_and_the_scheduler_that_are_killed_are_started_again_and_go_on(
     if program == "local steps":
         path = tmp_path / "local_steps.py"
         path.write_text(program_of_the_docs(), "utf-8")
-        paced = Paced(tmp_path, path, pace_s=0.01)
+        paced = Paced(tmp_path, path, pace_s=0.05)
     for site in sites:
         environment = {
             **variables("anabranch-site@.service", site),
