@@ -1,6 +1,6 @@
 """Where temporary files go, what interrupts do, how long examples take, that groups stay groups.
 
-And what the garbage collector leaves out.
+And what the garbage collector leaves out, and how the processes of real runs start.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ import gc
 import os
 import shutil
 import signal
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import settings
@@ -45,3 +47,14 @@ def pytest_collection_finish() -> None:
     """Let no garbage collection look through modules and tests, most of what a worker holds."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `run_locally` fork its processes, in place of starting commands."""
+    from anabranch_lab.run import launch
+
+    from .forked import Forked
+
+    names = {name: getattr(subprocess, name) for name in ("PIPE", "DEVNULL", "TimeoutExpired")}
+    monkeypatch.setattr(launch, "subprocess", SimpleNamespace(Popen=Forked, **names))

@@ -30,6 +30,7 @@ from anabranch.plan import (
     limit_s,
 )
 from anabranch.scheduler.awareness import Oracle
+from anabranch_lab.run.launch import run_locally
 from anabranch_lab.run.scenario import ByShare, Scenario, Serve, check_real, load
 from anabranch_lab.run.simulate import simulate
 from tests.kept_logs import digest, kept
@@ -269,11 +270,13 @@ def test_own_code_does_in_a_simulation_what_its_scenario_says(simulated: Simulat
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_own_code_runs_with_real_processes(tmp_path: Path) -> None:
-    anabranch("run", SCENARIOS["own-code"], "--out", tmp_path)
-    [log] = tmp_path.glob("*/*.db")
+    scenario, overlay = load(SCENARIOS["own-code"])
+    log = tmp_path / "own-code.db"
+    run_locally(SCENARIOS["own-code"], 0, overlay, log)
     run = summary(log)
-    assert_went_well(run, load(SCENARIOS["own-code"])[0])
+    assert_went_well(run, scenario)
     assert run.checked_rounds == len(run.rounds)
     assert run.checksums_agree
 

@@ -960,23 +960,21 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_the_same_scenario_gives_the_same_log_whatever_the_order_of_hashes(
     scenarios: list[Path], tmp_path: Path
 ) -> None:
-    processes = []
-    for hash_seed in ("0", "1", "random"):
+    prints = []
+    for hash_seed in ("1", "2"):
         out = tmp_path / hash_seed
         command = [sys.executable, "-m", "anabranch", "simulate", *map(str, scenarios)]
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        processes.append(
-            subprocess.Popen(
-                [*command, "--out", str(out)], env=environment, stdout=subprocess.DEVNULL
-            )
+        subprocess.run(
+            [*command, "--out", str(out)],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            check=True,
+            timeout=100,
         )
-    assert [process.wait(100) for process in processes] == [0, 0, 0]
-    prints = [
-        [fingerprint(log) for log in sorted((tmp_path / out).rglob("*.db"))]
-        for out in ("0", "1", "random")
-    ]
+        prints.append([fingerprint(log) for log in sorted(out.rglob("*.db"))])
     assert len(prints[0]) == 2
-    assert prints[0] == prints[1] == prints[2]
+    assert prints[0] == prints[1]
 
 
 @pytest.mark.parametrize("which", [0, 1])
