@@ -171,8 +171,8 @@ def _table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(each.replace('|', '/') for each in line)} |" for line in cells)
 
 
-def _write_runs(file: TextIO, made: Sequence[Mapping[str, Any]]) -> None:
-    outcomes = [each for each in made if "labels" in each]
+def _write_runs(file: TextIO, made: Sequence[Any]) -> None:
+    outcomes = [each for each in made if isinstance(each, Mapping) and "labels" in each]
     labels = list(dict.fromkeys(key for each in outcomes for key in each["labels"]))
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow([*labels, "round_s", "rounds", "total_s", "plans", "scenario"])
