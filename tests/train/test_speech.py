@@ -202,4 +202,4 @@ def test_the_official_recordings_give_the_published_split(data_dir, monkeypatch)
 def test_an_lstm_learns_spoken_digits(data_dir, monkeypatch):
     monkeypatch.undo()
     task = load_task("spoken-digits", data_dir, download=False)
-    assert trained(task, steps=6 * 85, learning_rate=0.1) > 0.85
+    assert trained(task, steps=3 * 85, learning_rate=0.1) > 0.85

@@ -144,7 +144,7 @@ def test_what_is_said_of_a_word_depends_on_no_later_one():
 @pytest.mark.slow
 @pytest.mark.usefixtures("_transformers")
 @pytest.mark.parametrize(
-    ("name", "rate", "steps"), [("bert-tiny", 3e-4, 200), ("t5-tiny", 1e-3, 120)]
+    ("name", "rate", "steps"), [("bert-tiny", 3e-4, 170), ("t5-tiny", 1e-3, 80)]
 )
 def test_two_sites_hold_one_model_bit_for_bit_and_it_learns_the_rule(name, rate, steps):
     task = load_task(TASKS[name])
