@@ -18,6 +18,8 @@ A benchmark's JSON is not of one form, so the first comment names the records an
 first column. Each column has a heading and a path of keys (`before.round_s`); ` %` after the path
 shows a share as a percentage. Medians are shown with the least and the most.
 
+Below a table of `papers` its notes are folded away.
+
 A page `results/NAME.md` is what `python -m papers` wrote beside `results/NAME.json`.
 """
 
@@ -26,6 +28,8 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +81,20 @@ def rendered(text: str, folder: Path) -> str:
         commit += " with uncommitted changes" if document["commit"].endswith("-dirty") else ""
         return (
             f"<!-- from {found['path']}{crossed} -->\n\n{table}\n\n"
+            f"{_folded(document['notes'])}"
             f"([JSON]({found['path']}), by `{command}` at commit {commit})\n\n"
             "<!-- end -->"
         )
 
     return BLOCK.sub(block, text)
+
+
+def _folded(notes: Sequence[str]) -> str:
+    """Return the conditions of a table, to be opened by a click; nothing where there are none."""
+    if not notes:
+        return ""
+    paragraphs = "".join(f"<p>{escape(each, quote=False)}</p>\n" for each in notes)
+    return f"<details>\n<summary>Conditions</summary>\n{paragraphs}</details>\n\n"
 
 
 def _records(records: Any, columns: list[str]) -> str:

@@ -217,16 +217,18 @@ RESULT = {
     "quick": True,
     "world": "simulated",
     "rows": [{"what": "a: star", "paper": "9 s", "ours": "8 s", "why": ""}],
+    "notes": ["Loss < 1."],
 }
 
 
 def test_a_table_is_made_of_the_rows_of_its_json(tmp_path: Path) -> None:
     (tmp_path / "toy.json").write_text(json.dumps(RESULT))
+    folded = "<details>\n<summary>Conditions</summary>\n<p>Loss &lt; 1.</p>\n</details>"
     caption = "([JSON](toy.json), by `python -m papers toy/fig1 --quick` at commit 0123456)"
     before, after = "Said before.\n\n<!-- from toy.json", "<!-- end -->\nAnd after.\n"
     assert tables.rendered(f"{before} -->\n| old |\n{after}", tmp_path) == (
         f"{before} -->\n\n|  | paper | ours |\n| --- | --- | --- |\n| a: star | 9 s | 8 s |\n\n"
-        f"{caption}\n\n{after}"
+        f"{folded}\n\n{caption}\n\n{after}"
     )
     made = tables.rendered(f'{before}, crossed at ": " -->\n{after}', tmp_path)
     assert "|  | star |\n| --- | --- |\n| a | 8 s (paper: 9 s) |\n" in made

@@ -45,7 +45,7 @@ _ADAPTIVE_TREE = following(TSENGINE, STD_GATED)
 _WHOLE = setting.whole(MXNET)
 _PAPER = {"static": "up to 9.2x", "dynamic": "6.5x"}
 _FASTER = "faster (drawn only)"
-_WHY = "not known; on static networks worse stars would do, see the last rows of Fig. 13"
+_WHY = "not known; the last rows of Fig. 13 have worse stars"
 _CHOSEN = "chosen"
 
 _SEGMENT_BYTES = 1448

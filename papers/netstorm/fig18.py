@@ -63,7 +63,7 @@ def _make(lab: Lab) -> Result:
         "",
         more(PRO, PRO_FLAT),
         "",
-        "a root gets its share of the chunks, whatever their sizes",
+        "a root gets its share of the chunks, whatever their sizes (inferred)",
     )
     rows = (
         row(

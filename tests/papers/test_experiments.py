@@ -329,7 +329,7 @@ def test_rounds_that_grow_with_the_model_have_its_slope(tmp_path: Path):
 
 def test_a_scaling_efficiency_of_equal_rounds_is_one(tmp_path: Path):
     what = "b: scaling efficiency of pro, samples/s from 5 to 15 sites"
-    assert ours("netstorm/fig19", what, tmp_path) == "1.00"
+    assert ours("netstorm/fig19", what, tmp_path) == "1.00, 1.00 to 1.00"
 
 
 def test_a_paper_names_all_its_figures_and_a_figure_itself():
