@@ -75,8 +75,9 @@ def search(
     """Search a scheme's settings for the least mean time over seeds; each gets its own best rate.
 
     Rates are tried by powers of two: upwards while that helps on the first half of the seeds, else
-    downwards. They begin with the first rate, and in later settings with the best one so far. There
-    a lower rate is tried once where both others take much longer than the best setting does.
+    downwards. They begin with the first rate, and in later settings with the best one so far, times
+    the ratio of the two settings' first rates. There a lower rate is tried once where both others
+    take much longer than the best setting does.
 
     Args:
         settings: tried in order.
@@ -87,23 +88,24 @@ def search(
     """
     best = Tuned(settings[0], first(settings[0]), (math.inf,) * len(seeds))
     for setting in settings:
-        best = yield from _rates(best, setting, first(setting), seeds, most_s)
+        best = yield from _rates(best, setting, first, seeds, most_s)
     for setting in more(best.setting):
-        best = yield from _rates(best, setting, first(setting), seeds, most_s)
+        best = yield from _rates(best, setting, first, seeds, most_s)
     return best
 
 
 def _rates(
     best: Tuned[Setting],
     setting: Setting,
-    first: float,
+    first_of: Callable[[Setting], float],
     seeds: Sequence[int],
     most_s: float,
 ) -> Search[Setting]:
     """Try rates of one setting; return the best of them, or the best so far."""
+    first = first_of(setting)
     own: dict[float, float] = {}  # times on the first half of the seeds, infinite if any fails
     is_first = math.isinf(sum(best.times_s))
-    begins = first if is_first else best.rate
+    begins = first if is_first else best.rate * (first / first_of(best.setting))
     half = len(seeds) // 2 if len(seeds) >= 4 else len(seeds)
 
     def attempt(rate: float) -> Search[Setting]:

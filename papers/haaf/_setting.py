@@ -59,10 +59,13 @@ _NOTE = (
 _TUNED_NOTE = (
     "Accuracy is of the first {learner.looked_at:,} held-out samples, after each "
     f"{_LOOK_ROUNDS} rounds of the synchronous schemes, and about as many batches of the others; "
-    "so times are rounded up by as much. Literal: the paper's initial learning rate of "
-    f"{RATE:g}, constant, by which the server's model moves along each weighed update. Ours: the "
+    "so times are rounded up by as much. {literal}Ours: the "
     "rate with which each scheme reaches {learner.target:.0%} soonest, of rates by powers of two, "
     "on {tries} of the seeds that are not measured."
+)
+_LITERAL_NOTE = (
+    f"Literal: the paper's initial learning rate of {RATE:g}, constant, by which the server's "
+    "model moves along each weighed update. "
 )
 _QUICK_NOTE = (
     "Quick: one seed, a perceptron on 8 x 8 digits, rates that are not tuned, and "
@@ -459,7 +462,11 @@ def forests(
 
 
 def notes(
-    lab: Lab, *others: str, learner: Learner = LENET, is_tuned: bool = True
+    lab: Lab,
+    *others: str,
+    learner: Learner = LENET,
+    is_tuned: bool = True,
+    is_literal: bool = True,
 ) -> tuple[str, ...]:
     """Return the notes for all rows of a figure.
 
@@ -468,8 +475,10 @@ def notes(
         others: further notes.
         learner: what is trained.
         is_tuned: whether learning rates were tuned.
+        is_literal: whether rows have the paper's rate too.
     """
     if lab.quick:
         return (_QUICK_NOTE, *others)
     note = f"{_NOTE} {_TUNED_NOTE}" if is_tuned else _NOTE
-    return (note.format(learner=learner, tries=len(learner.tries)), *others)
+    literal = _LITERAL_NOTE if is_literal else ""
+    return (note.format(learner=learner, tries=len(learner.tries), literal=literal), *others)

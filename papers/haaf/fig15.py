@@ -40,7 +40,7 @@ def _make(lab: Lab) -> Result:
         found = _rows(lab, case, [*setting.synchronous(workers)])
         found += [replace(row, what=f"two speeds, {row.what}") for row in _rows(lab, two, ["PS"])]
         rows += [replace(row, what=f"{row.what}: {workers} workers") for row in found]
-    return Result(tuple(rows), setting.notes(lab, _NOTE))
+    return Result(tuple(rows), setting.notes(lab, _NOTE, is_literal=False))
 
 
 def _rows(lab: Lab, case: Case, names: list[str]) -> list[Row]:

@@ -141,7 +141,7 @@ def _make(lab: Lab) -> Result:
         ]
     return Result(
         tuple(rows),
-        setting.notes(lab, _NOTE, learner=_LEARNER),
+        setting.notes(lab, _NOTE, learner=_LEARNER, is_literal=False),
         picture("trees", f"time to {_LEARNER.target:.0%} over PS", panels),
     )
 

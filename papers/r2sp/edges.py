@@ -72,10 +72,10 @@ class Scheme:
 
 
 _OTHERS: Mapping[str, Scheme] = {
-    "FedAvg": Scheme(FedAvg(sample=0.1)),
+    "FedAvg": Scheme(FedAvg(sample=0.1, late_after="never")),
     "FedAsync": Scheme(Asp(share=0.6), "models", Staleness(a=0.5)),
     "FedBuff": Scheme(FedBuff(size=10), merge=Staleness(a=0.5)),
-    "SAFA": Scheme(Safa(), "cache"),
+    "SAFA": Scheme(Safa(late_after="never"), "cache"),
 }
 """Each has its own paper's parameters."""
 
@@ -83,7 +83,9 @@ _OTHERS: Mapping[str, Scheme] = {
 def schemes(clients: int) -> Mapping[str, Scheme]:
     """Return the schemes that are compared with this number of clients, by name."""
     groups = max(2, clients // _GROUP)
-    until_turn = FlR2sp(groups=groups, fraction=federated.FRACTION, collects="turn")
+    until_turn = FlR2sp(
+        groups=groups, fraction=federated.FRACTION, collects="turn", late_after="never"
+    )
     return {
         "BSP": Scheme(federated.pace(1), "models"),
         "FL-R²SP": Scheme(federated.pace(groups), "models"),
@@ -101,15 +103,12 @@ class Trained:
     """The outcome of a run.
 
     Args:
-        curve: (seconds, accuracy) of each evaluation.
+        reached_s: when an evaluation first reached the target, seconds; None: never.
+        curve: (seconds, accuracy) of evaluations, evenly spaced.
     """
 
+    reached_s: float | None
     curve: tuple[tuple[float, float], ...]
-
-    @property
-    def reached_s(self) -> float | None:
-        """When an evaluation first reached the target; None: never."""
-        return next((at_s for at_s, accuracy in self.curve if accuracy >= _TARGET), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +187,9 @@ def train(job: Run, data_dir: Path | None) -> Trained:
         log = Path(folder, "run.db")
         simulate(scenario.beside_its_scheduler(), overlay, log, data_dir)
         seen = [event for _, event in read_events(log) if isinstance(event, Evaluated)]
-    curve = {each.at_s: (each.at_s, each.accuracy) for each in seen}
-    return Trained(thinned([*curve.values()]))
+    curve = {each.at_s: each.accuracy for each in seen}
+    reached_s = next((at_s for at_s, accuracy in curve.items() if accuracy >= _TARGET), None)
+    return Trained(reached_s, thinned([*curve.items()]))
 
 
 def _near(clients: int) -> Mapping[str, range]:

@@ -22,7 +22,7 @@ _ASYNCHRONOUS = (
 _PAPERS: Mapping[str, Way] = {
     "BSP": Way(PACES["BSP"], paper="fewest iterations"),
     "ASP": Way(PACES["ASP"], paper="slower than BSP", why=_ASYNCHRONOUS),
-    "SSP": Way(PACES["SSP"], paper="slower than BSP", why="ASP, where a lead of 5 holds no worker"),
+    "SSP": Way(PACES["SSP"], paper="slower than BSP", why="a lead of 5"),
     "R²SP": Way(PACES["R²SP"], paper="the quickest; up to 25 % faster than BSP (VGG16)"),
 }
 _OURS: Mapping[str, Way] = {

@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 from anabranch.fleet import Compute
-from anabranch.log import Evaluated, UpdateJudged, read_events
+from anabranch.log import Evaluated, Event, UnknownEvent, UpdateCame, UpdateJudged, read_events
 from anabranch.log.events import ClientBarred
 from anabranch.merge import AnyMerge, Mean, OutlierFilter
 from anabranch.pace import AnyPace, Asp
@@ -38,7 +38,7 @@ from papers.r2sp import _federated as federated
 from papers.r2sp import _setting as setting
 
 _PAPER_FILTER = OutlierFilter(beta=0.5, patience=3)
-_LAST = 10  # evaluations; their mean is the final accuracy
+_LAST = 10  # rounds; the mean of their evaluations is the final accuracy
 _STAGNANT = 10  # rounds without a new best: the paper's rule of convergence
 _LOOKED_AT = 1000  # samples
 _BESIDE = "BSP, filter"
@@ -123,34 +123,53 @@ def schemes(groups: int, fraction: float = federated.FRACTION) -> Mapping[str, S
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """An evaluation of the server's model.
+
+    Args:
+        at_s: when, seconds.
+        rounds: that the clients had made by then, the median of those that are never barred.
+        accuracy: of the model.
+    """
+
+    at_s: float
+    rounds: float
+    accuracy: float
+
+
+@dataclass(frozen=True, slots=True)
 class Trained:
     """The outcome of a run.
 
     Args:
-        curve: (seconds, accuracy) of each evaluation of the server's model, one a round.
+        looks: the evaluations, one a round or more.
         barred: how many clients were barred.
         right: how many of these are outliers.
         cosines: means over the judged updates of outliers, and of others; None: none was judged.
     """
 
-    curve: tuple[tuple[float, float], ...]
+    looks: tuple[Look, ...]
     barred: int
     right: int
     cosines: tuple[float | None, float | None]
 
     def after(self, rounds: int) -> float:
-        """Return the accuracy after so many rounds: the mean of the last evaluations."""
-        return fmean(accuracy for _, accuracy in self.curve[:rounds][-_LAST:])
+        """Return the accuracy after so many rounds: the mean of the last rounds' evaluations."""
+        return fmean(each.accuracy for each in self.looks if rounds - _LAST < each.rounds <= rounds)
 
-    def converged(self) -> int | None:
-        """Return after how many rounds no evaluation of the last ten was a new best, or None."""
-        best, at = -1.0, 0
-        for number, (_, accuracy) in enumerate(self.curve):
-            if accuracy > best:
-                best, at = accuracy, number
-            elif number - at == _STAGNANT:
-                return number + 1
+    def converged(self) -> Look | None:
+        """Return the first evaluation that ends ten rounds without a new best, or None."""
+        best = self.looks[0]
+        for each in self.looks:
+            if each.accuracy > best.accuracy:
+                best = each
+            elif each.rounds - best.rounds >= _STAGNANT:
+                return each
         return None
+
+    def curve(self, rounds: float) -> list[tuple[float, float]]:
+        """Return (seconds, accuracy) of the evaluations until so many rounds."""
+        return [(each.at_s, each.accuracy) for each in self.looks if each.rounds <= rounds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +221,7 @@ def train(job: Run, size: Size, data_dir: Path | None = None) -> Trained:
             model=size.model,  # type: ignore[arg-type]
             learning_rate=size.rate,
             batch_size=size.batch,
-            evaluate_every=1,
+            evaluate_every_s=size.like.round_s[1],
             evaluate_samples=_LOOKED_AT,
             partition=size.partition,
         ),
@@ -217,9 +236,8 @@ def train(job: Run, size: Size, data_dir: Path | None = None) -> Trained:
     outliers = {clients[each] for each in size.partition.outlier_sites(size.clients, job.seed)}
     barred = [event.client for event in events if isinstance(event, ClientBarred)]
     judged = [event for event in events if isinstance(event, UpdateJudged)]
-    looks = {e.at_s: e.accuracy for e in events if isinstance(e, Evaluated)}
     return Trained(
-        tuple((round(at_s, 2), round(accuracy, 4)) for at_s, accuracy in looks.items()),
+        _looks(events, {*clients} - {*barred}),
         len(barred),
         sum(client in outliers for client in barred),
         (
@@ -227,6 +245,19 @@ def train(job: Run, size: Size, data_dir: Path | None = None) -> Trained:
             _mean([event.cosine for event in judged if event.site not in outliers]),
         ),
     )
+
+
+def _looks(events: Sequence[Event | UnknownEvent], clients: set[int]) -> tuple[Look, ...]:
+    """Return the evaluations in a log, with the median of these clients' rounds."""
+    made = dict.fromkeys(clients, 0)
+    looks: dict[float, Look] = {}
+    for event in events:
+        if isinstance(event, UpdateCame) and event.site in made:
+            made[event.site] = event.update
+        elif isinstance(event, Evaluated):
+            accuracy = round(event.accuracy, 4)
+            looks[event.at_s] = Look(round(event.at_s, 2), median(made.values()), accuracy)
+    return tuple(looks.values())
 
 
 def server_of(clients: int) -> federated.Server:
@@ -281,12 +312,12 @@ def _make(lab: Lab, whole: Size, rounds: tuple[int, ...]) -> Result:
     rows.append(_convergence(size, found["BSP, filter"][0], found["FL-R²SP"][0]))
     panels = {
         f"{size.model}, the median of {len(rounds)}" if most > least else size.model: {
-            name: middle([run.curve[:least] for run in runs]) for name, runs in found.items()
+            name: middle([run.curve(least) for run in runs]) for name, runs in found.items()
         }
     }
     if most > least:
         panels[f"{size.model}, one seed"] = {
-            name: middle([runs[0].curve], 80)
+            name: middle([runs[0].curve(most)], 80)
             for name, runs in found.items()
             if schemes(size.groups)[name].is_long
         }
@@ -313,14 +344,13 @@ def _convergence(size: Size, bsp: Trained, turns: Trained) -> Row:
     told = []
     times_s = []
     for name, run in (("BSP", bsp), ("FL-R²SP", turns)):
-        rounds = run.converged()
-        if rounds is None:
-            told.append(f"{name} not in {len(run.curve)} rounds")
+        end = run.converged()
+        if end is None:
+            told.append(f"{name} not in {run.looks[-1].rounds:.0f} rounds")
             continue
-        at_s = run.curve[rounds - 1][0]
-        best = max(accuracy for _, accuracy in run.curve[:rounds])
-        times_s.append(at_s)
-        told.append(f"{name} {at_s:.0f} s, {rounds} rounds, at {best:.1%}")
+        best = max(accuracy for _, accuracy in run.curve(end.rounds))
+        times_s.append(end.at_s)
+        told.append(f"{name} {end.at_s:.0f} s, {end.rounds:.0f} rounds, at {best:.1%}")
     if len(times_s) > 1:
         told.append(f"{times_s[1] / times_s[0]:.2f} of BSP's time")
     bsp_s, turns_s = size.like.converged_s
@@ -349,8 +379,9 @@ def _note(size: Size) -> str:
         "state). Groups are literal: they wait for their fraction. Ours: updates mixed, groups "
         "that bring as many updates a second, whichever is ready. Times as with a program as in "
         f"Table V, as fast for so many clients as it is there for 128. Accuracy of {_LOOKED_AT} "
-        f"held-out samples, or all that there are, the mean of the last {_LAST} looks, of which "
-        "there is one a round. Several seeds: means, the least to the most; no verdict, as there "
+        f"held-out samples, or all that there are, looked at each {size.like.round_s[1]:g} s: the "
+        f"mean of the looks in the last {_LAST} rounds. A round is the median one of the clients "
+        "that are never barred. Several seeds: means, the least to the most; no verdict, as there "
         "are fewer than eight. Barred: in all rounds."
     )
 
@@ -374,7 +405,7 @@ def _make_fractions(lab: Lab) -> Result:
             "in the appendix, which we do not have",
             "; ".join(
                 f"C = {fraction:g}: {found[name, fraction].after(rounds):.1%}, "
-                f"{found[name, fraction].curve[-1][0]:.0f} s"
+                f"{found[name, fraction].looks[-1].at_s:.0f} s"
                 for fraction in _FRACTIONS
             ),
             f"{rounds} rounds; {_SMALLER[size.model]}",

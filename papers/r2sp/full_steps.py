@@ -45,11 +45,11 @@ def _make(lab: Lab) -> Result:
         ]
     )
     found = {name: [o for o in measured if o.labels["name"] == name] for name in runs}
-    best = f"BSP, {_BEST:g}"
     rows = []
     for name, (way, _) in runs.items():
-        told = training.told_of(found[name], {best: found[best]} if name != best else {})
         is_literal = name.endswith(f", {_RATE:g}")  # one rate for all
+        bsp = f"BSP, {_RATE if is_literal else _BEST:g}"
+        told = training.told_of(found[name], {bsp: found[bsp]} if name != bsp else {})
         rows.append(
             Row(
                 f"VGG16, full steps: {name}",

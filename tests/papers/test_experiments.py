@@ -14,7 +14,7 @@ import pytest
 import papers
 from anabranch._typed_toml import tag_of
 from anabranch.fleet import Compute, uneven_samples_per_s
-from anabranch.log.events import StepDone
+from anabranch.log.events import Evaluated, StepDone, UpdateCame
 from anabranch.overlay import internet2_9
 from anabranch.pace import Bsp, R2sp, Ssp
 from anabranch.plan import Fapt, Packed, Star
@@ -99,7 +99,8 @@ def _made(how: Callable[..., Any], job: Any) -> Any:
         groups = job.under.groups
         return Seen(10.0 / groups, 0.1, 2.0 / groups, 0.5, 1.0, 0.1, 3e6 / groups)
     if how is fig15.train:
-        return Trained(((1.0, 0.5), (2.0, 0.7 + job.seed / 1000)), 2, 1, (0.2, 0.8))
+        looks = fig15.Look(1.0, 1.0, 0.5), fig15.Look(2.0, 2.0, 0.7 + job.seed / 1000)
+        return Trained(looks, 2, 1, (0.2, 0.8))
     if how is fig01.watch:
         return fig01.Traffic((0.6, 0.4), (0.125, 0.25), (((1.0, 4.0, 0.5, 0.5),),) * 2)
     if how is fig05.time:
@@ -118,7 +119,8 @@ def _made(how: Callable[..., Any], job: Any) -> Any:
     if how is haaf.batches_end_s:
         return 20.0
     if how is edges.train:
-        return edges.Trained(((9.0, 0.7), (10.0 * job.clients + job.seed, 0.8)))
+        reached_s = 10.0 * job.clients + job.seed
+        return edges.Trained(reached_s, ((9.0, 0.7), (reached_s, 0.8)))
     assert isinstance(job, Job)
     return MadeLiterally([], Literal({"first": 10.0 + job.seed, "mean": 20.0, "all": None}))
 
@@ -579,13 +581,35 @@ def test_under_bsp_workers_share_a_port_that_is_idle_for_half_of_the_time_beside
 
 
 def test_training_has_converged_when_no_evaluation_of_ten_rounds_was_a_new_best() -> None:
-    def converged(accuracies: Sequence[float]) -> int | None:
-        curve = tuple((float(at), accuracy) for at, accuracy in enumerate(accuracies))
-        return Trained(curve, 0, 0, (None, None)).converged()
+    def converged(accuracies: Sequence[float], a_round: int = 1) -> float | None:
+        looks = tuple(
+            fig15.Look(float(at), at / a_round, accuracy) for at, accuracy in enumerate(accuracies)
+        )
+        end = Trained(looks, 0, 0, (None, None)).converged()
+        return None if end is None else end.rounds
 
     assert converged([0.1, 0.5, *9 * [0.4]]) is None
-    assert converged([0.1, 0.5, *10 * [0.5], 0.9]) == 12
-    assert converged([0.1, 0.5, *9 * [0.4], 0.6, *10 * [0.2]]) == 22
+    assert converged([0.1, 0.5, *10 * [0.5], 0.9]) == 11
+    assert converged([0.1, 0.5, *9 * [0.4], 0.6, *10 * [0.2]]) == 21
+    # Rounds count, however often there are looks.
+    assert converged([0.1, 0.5, *19 * [0.4]], a_round=2) is None
+    assert converged([0.1, 0.5, *20 * [0.4]], a_round=2) == 10.5
+
+
+def test_a_look_has_the_rounds_of_clients_that_are_never_barred() -> None:
+    def came(site: int, update: int) -> UpdateCame:
+        return UpdateCame(at_s=1.0, site=site, update=update)
+
+    def looked(at_s: float) -> Evaluated:
+        return Evaluated(at_s=at_s, site=0, round=0, accuracy=0.5)
+
+    events = [*(came(site, 1) for site in range(4)), looked(2.0)]
+    # Two of four are barred: a look after as many updates as there are clients is no round.
+    events += [came(0, 2), came(1, 2), looked(3.0), came(0, 3), came(1, 3), looked(4.0)]
+    looks = fig15._looks(events, {0, 1})
+    assert [each.rounds for each in looks] == [1, 2, 3]
+    trained = Trained(looks, 2, 2, (None, None))
+    assert trained.curve(2) == [(2.0, 0.5), (3.0, 0.5)]
 
 
 def test_the_papers_groups_wait_for_their_fraction_and_ours_do_not() -> None:

@@ -84,6 +84,24 @@ def test_a_later_setting_begins_with_the_best_rate_so_far() -> None:
     assert [each.rate for each in made if each.setting == "c"][::2] == [3.2, 6.4, 1.6]
 
 
+def test_a_setting_of_a_lower_first_rate_begins_as_much_below_the_best_so_far() -> None:
+    first = {"plain": 0.4, "momentum": 0.1}
+    made: list[Wanted[str]] = []
+
+    def run(wanted: list[tuple[str, Wanted[str]]]) -> list[float | None]:
+        made.extend(each for _, each in wanted)
+        plain = {0.4: 90.0, 0.8: 80.0, 1.6: 90.0}
+        return [
+            plain.get(of.rate) if of.setting == "plain" else {0.2: 50.0, 0.4: 60.0}.get(of.rate)
+            for _, of in wanted
+        ]
+
+    tried = search(["plain"], lambda best: ["momentum"], lambda of: first[of], [1000], 500.0)
+    best = together({"it": tried}, run)["it"]
+    assert best == Tuned("momentum", 0.2, (50.0,))
+    assert [each.rate for each in made if each.setting == "momentum"] == [0.2, 0.4, 0.1]
+
+
 def test_searches_advance_together() -> None:
     rounds: list[int] = []
 
