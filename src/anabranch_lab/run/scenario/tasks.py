@@ -33,7 +33,8 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
             steps of each optimiser: a site's local steps, or a server's updates.
         momentum: of sgd.
         batch_size: samples a site takes each step.
-        evaluate_every: rounds between two evaluations on the held-out data.
+        evaluate_every: rounds between two evaluations on the held-out data. Where the model is
+            served, a round is as many updates as there are workers, barred ones among them.
         evaluate_every_s: seconds between two evaluations instead, where the model is served. The
             first worker that pulls after each such time evaluates.
         evaluate_samples: how many held-out samples an evaluation uses, the first ones; None: all.
