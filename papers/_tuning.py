@@ -61,6 +61,12 @@ class Tuned(Generic[Setting]):
     rate: float
     times_s: tuple[float, ...]
 
+    @property
+    def rate_told(self) -> str:
+        """The learning rate, as text, and whether no rate reached the target."""
+        missed = math.isinf(sum(self.times_s))
+        return f"{self.rate:g}" + (" (the first tried: none got there)" if missed else "")
+
 
 Search = Generator[list[Wanted[Setting]], list[float | None], Tuned[Setting]]
 

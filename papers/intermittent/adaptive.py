@@ -10,7 +10,7 @@ from papers._compare import compared
 from papers._experiment import Experiment
 from papers._lab import Lab, Outcome, Trial
 from papers._result import Result, Row
-from papers._tuning import Wanted, all_of, search, times_s, together
+from papers._tuning import Tuned, Wanted, all_of, search, times_s, together
 from papers.intermittent import _setting as setting
 
 OURS = "adaptive"
@@ -37,11 +37,11 @@ Case = tuple[str, str]
 def _make(lab: Lab) -> Result:
     networks = {**setting.NETWORKS, **setting.CHANGING}
     cases = [(name, period) for name in networks for period in setting.periods()]
-    rates = _rates(lab, cases)
+    tuned = _tuned(lab, cases)
     seeds = range(lab.seed, lab.seed + (1 if lab.quick else _SEEDS))
     trials = [
-        setting.trial(lab, *case, rate, seed, networks[case[0]].most_s, use="measured")
-        for case, rate in rates.items()
+        setting.trial(lab, *case, best.rate, seed, networks[case[0]].most_s, use="measured")
+        for case, best in tuned.items()
         for seed in seeds
     ]
     measured = all_of(lab, trials)
@@ -49,7 +49,7 @@ def _make(lab: Lab) -> Result:
         case: measured[at * len(seeds) : (at + 1) * len(seeds)] for at, case in enumerate(cases)
     }
     rows = [
-        Row(f"{name}: {period}", "", _told(of), f"rate {rates[name, period]:g}")
+        Row(f"{name}: {period}", "", _told(of), f"rate {tuned[name, period].rate_told}")
         for (name, period), of in runs.items()
     ]
     for name in networks:
@@ -63,10 +63,10 @@ def _make(lab: Lab) -> Result:
     return Result(tuple(rows), (_QUICK_NOTE if lab.quick else _NOTE, *about))
 
 
-def _rates(lab: Lab, cases: Sequence[Case]) -> Mapping[Case, float]:
+def _tuned(lab: Lab, cases: Sequence[Case]) -> Mapping[Case, Tuned[Case]]:
     """Return the best learning rates, on seeds that are not measured."""
     if lab.quick:
-        return dict.fromkeys(cases, FIRST_RATE)
+        return {case: Tuned(case, FIRST_RATE, ()) for case in cases}
     networks = {**setting.NETWORKS, **setting.CHANGING}
     seeds = [lab.seed + each for each in _TUNING]
     searches = {
@@ -81,8 +81,7 @@ def _rates(lab: Lab, cases: Sequence[Case]) -> Mapping[Case, float]:
         of = wanted.rate, wanted.seed, wanted.most_s
         return setting.trial(lab, name, period, *of, use="tuning")
 
-    tuned = together(searches, lambda wanted: times_s(lab, [make(*each) for each in wanted]))
-    return {case: best.rate for case, best in tuned.items()}
+    return together(searches, lambda wanted: times_s(lab, [make(*each) for each in wanted]))
 
 
 def _times_s(runs: Sequence[Outcome | None]) -> list[float]:

@@ -135,7 +135,7 @@ def _make(lab: Lab, name: str) -> Result:
         found = verdict(of_all_s, NETWORKS[name].most_s)
         for scheme, each in of.items():
             best = tuned[gini, scheme]
-            why = f"{best.setting.told}, learning rate {best.rate:g}{_trees(each)}"
+            why = f"{best.setting.told}, learning rate {best.rate_told}{_trees(each)}"
             rows.append(Row(f"{scheme}: {column}", "", _told(each, name), why))
         rows.append(Row(f"first: {column}", "", found.told, seeds=f"{len(seeds)} seeds"))
         rows.append(Row(f"a round of packed BSP: {column}", "", _round(of["packed BSP"])))
@@ -171,7 +171,7 @@ def _tuned(lab: Lab, name: str) -> dict[Cell, Tuned[Setting]]:
 
 
 def _untuned(of: Setting) -> Tuned[Setting]:
-    return Tuned(of, FIRST_RATES[of.momentum], (math.inf,))
+    return Tuned(of, FIRST_RATES[of.momentum], ())
 
 
 def _trial(

@@ -61,6 +61,7 @@ def test_what_comes_after_the_best_setting_is_tried_too() -> None:
 def test_where_none_gets_there_the_first_setting_has_the_first_rate() -> None:
     best, made = found(["a", "b"], lambda wanted: None)
     assert (best.setting, best.rate, best.times_s) == ("a", 0.4, (math.inf, math.inf))
+    assert best.rate_told == "0.4 (the first tried: none got there)"
     assert {each.rate for each in made} == {0.025, 0.05, 0.1, 0.2, 0.4, 0.8}
 
 
