@@ -18,7 +18,10 @@ from typing import Any
 REPRODUCTIONS = Path(__file__).parent / "reproductions"
 SHOWN = re.compile(r"!\[[^]]*\]\((\S+)\.svg\)")
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-COLOURS = ("#2f7ed8", "#e8743b", "#19a979", "#bf399e", "#d9a400", "#6c8893", "#8d6bd1", "#a3622c")
+COLOURS = (
+    *("#2f7ed8", "#e8743b", "#19a979", "#bf399e", "#d9a400"),
+    *("#6c8893", "#8d6bd1", "#a3622c", "#111111", "#e35d6a"),
+)
 _GREY = "#808080"
 _PANEL = 340, 240  # of its axes, pixels
 _CELL = 300, 132
@@ -87,7 +90,7 @@ def picture(document: Mapping[str, Any]) -> str:
     of = document["picture"]
     panels = of["panels"]
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
-    colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
+    colours = dict(zip(names, COLOURS[: len(names)], strict=True))
     points = [point for lines in panels.values() for line in lines.values() for point in line]
     x_step, x_ends = _marks(max(x for x, _ in points))
     shares = of["y"] == "accuracy"
