@@ -90,7 +90,7 @@ def picture(document: Mapping[str, Any]) -> str:
     of = document["picture"]
     panels = of["panels"]
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
-    colours = dict(zip(names, COLOURS[: len(names)], strict=True))
+    colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
     points = [point for lines in panels.values() for line in lines.values() for point in line]
     x_step, x_ends = _marks(max(x for x, _ in points))
     shares = of["y"] == "accuracy"

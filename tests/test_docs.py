@@ -177,6 +177,15 @@ def test_curves_are_those_of_their_json() -> None:
         assert file.read_text("utf-8") == svg, "`make pages` writes it anew"
 
 
+def test_no_two_lines_of_a_panel_have_the_same_colour() -> None:
+    for file in (ROOT / "docs" / "reproductions" / "results").glob("*.json"):
+        drawn = json.loads(file.read_text("utf-8")).get("picture", {}).get("panels", {})
+        names = list(dict.fromkeys(name for lines in drawn.values() for name in lines))
+        for panel, lines in drawn.items():
+            colours = {names.index(name) % len(curves.COLOURS) for name in lines}
+            assert len(colours) == len(lines), f"{file.name}, {panel}"
+
+
 def test_a_curve_goes_up_as_accuracy_does() -> None:
     line = [(1.0, 0.0), (180.0, 1.0)]
     panels = {network: {"a < b": line} for network in ("static", "dynamic")}
