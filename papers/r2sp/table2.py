@@ -122,7 +122,7 @@ def _make(lab: Lab) -> Result:
         )
     implied = _RESNET20.alone_bps * _CNN.alone_s / 64
     notes = (
-        "BSP, communication alone: nobody computes, so all push at once and pull at once.",
+        "BSP, communication alone: no client computes, so all push at once and pull at once.",
         f"ResNet20 has {_RESNET20.elements:,} parameters, so alone it moved at "
         f"{_rate(_RESNET20.alone_bps)}. At that rate 0.03 s are {implied:,.0f} parameters; "
         f"{_CNN.elements:,} are taken for CNN and LSTM, whose sizes the paper does not give.",
