@@ -128,7 +128,8 @@ class Look:
 
     Args:
         at_s: when, seconds.
-        rounds: that the clients had made by then, the median of those that are never barred.
+        rounds: that the clients had made by then, the median of those that are never barred, or of
+            all where each is barred.
         accuracy: of the model.
     """
 
@@ -155,7 +156,8 @@ class Trained:
 
     def after(self, rounds: int) -> float:
         """Return the accuracy after so many rounds: the mean of the last rounds' evaluations."""
-        return fmean(each.accuracy for each in self.looks if rounds - _LAST < each.rounds <= rounds)
+        seen = [each for each in self.looks if each.rounds <= rounds]
+        return fmean(each.accuracy for each in seen if each.rounds > seen[-1].rounds - _LAST)
 
     def converged(self) -> Look | None:
         """Return the first evaluation that ends ten rounds without a new best, or None."""
@@ -237,7 +239,7 @@ def train(job: Run, size: Size, data_dir: Path | None = None) -> Trained:
     barred = [event.client for event in events if isinstance(event, ClientBarred)]
     judged = [event for event in events if isinstance(event, UpdateJudged)]
     return Trained(
-        _looks(events, {*clients} - {*barred}),
+        _looks(events, {*clients} - {*barred} or {*clients}),
         len(barred),
         sum(client in outliers for client in barred),
         (

@@ -612,6 +612,13 @@ def test_a_look_has_the_rounds_of_clients_that_are_never_barred() -> None:
     assert trained.curve(2) == [(2.0, 0.5), (3.0, 0.5)]
 
 
+def test_an_accuracy_is_the_mean_of_the_looks_in_the_last_ten_rounds() -> None:
+    looks = tuple(fig15.Look(float(at), at / 2, at / 100) for at in range(1, 61))
+    trained = Trained(looks, 0, 0, (None, None))
+    assert trained.after(20) == pytest.approx(sum(range(21, 41)) / 20 / 100)
+    assert trained.after(100) == pytest.approx(sum(range(41, 61)) / 20 / 100)
+
+
 def test_the_papers_groups_wait_for_their_fraction_and_ours_do_not() -> None:
     schemes = fig15.schemes(8)
     literal = {each.under for name, each in schemes.items() if name.startswith(("BSP", "FL-R²SP"))}
