@@ -54,7 +54,8 @@ def hub_load(overlay: Overlay, hub: int) -> dict[tuple[int, int], float]:
         beyond = dict.fromkeys(others, 1.0)
         for path in reversed(_search(overlay, hub, others, backward=backward)):
             site, near = (path[0], path[1]) if backward else (path[-1], path[-2])
-            load[(site, near) if backward else (near, site)] = beyond[site]
+            hop = (site, near) if backward else (near, site)
+            load[hop] = load.get(hop, 0.0) + beyond[site]  # a hop of both ways carries both
             if near != hub:
                 beyond[near] += beyond[site]
     return load
