@@ -14,7 +14,7 @@ from anabranch.train.work import DivergedError
 from anabranch_lab.run.scenario import Scenario, Stop
 from anabranch_lab.run.scenario.tasks import Train
 from papers._lab import Lab, Label, Outcome, Trial
-from papers._tuning import Wanted, search, times_s, together
+from papers._tuning import Tuned, Wanted, search, times_s, together
 from papers.intermittent._literal import Edges, Literal, Looks, all_reduce, gossip, timed
 from papers.intermittent._strategies import (
     BATCHES,
@@ -147,8 +147,7 @@ class Runs:
         nodes, step_s: see above.
         batch: samples of an iteration.
         seeds: of the measured runs.
-        rates: each strategy's learning rate; the names of ours begin with `OURS`.
-        unreached: the names of those whose tuning runs never got to the target.
+        tuned: each strategy's learning rate; the names of ours begin with `OURS`.
         note: what was run.
     """
 
@@ -166,8 +165,7 @@ class Runs:
         self.seeds = range(lab.seed, lab.seed + (2 if lab.quick else SEEDS))
         self._ours = ours(nodes)
         self._literal, self._own = literal, own
-        self.unreached: set[str] = set()
-        self.rates = self._rates()
+        self.tuned = self._tuned()
         self.note = _NOTE.format(
             batch=self.batch,
             batches=BATCHES,
@@ -180,9 +178,7 @@ class Runs:
 
     def rate_told(self, name: str) -> str:
         """Return a strategy's learning rate as text, and whether none was found."""
-        by = self._ours[name.removeprefix(OURS)].rate_of if name.startswith(OURS) else ""
-        missed = (by or name) in self.unreached
-        return f"{self.rates[name]:g}" + (" (the first tried: none got there)" if missed else "")
+        return self.tuned[name].rate_told
 
     # --- runs
 
@@ -221,7 +217,9 @@ class Runs:
         """Return runs of the paper's strategies."""
         names = self._literal
         jobs = [
-            self._job(name, self.rates[name], seed, UNTIL) for name in names for seed in self.seeds
+            self._job(name, self.tuned[name].rate, seed, UNTIL)
+            for name in names
+            for seed in self.seeds
         ]
         made = self._lab.map(_made, jobs, Made)
         runs = [self._timed(job, each) for job, each in zip(jobs, made, strict=True)]
@@ -231,7 +229,7 @@ class Runs:
         """Return runs of our strategies."""
         names = self._own
         trials = [
-            self._trial(name, self.rates[f"{OURS}{name}"], seed, UNTIL, self.longest_s)
+            self._trial(name, self.tuned[f"{OURS}{name}"].rate, seed, UNTIL, self.longest_s)
             for name in names
             for seed in self.seeds
         ]
@@ -259,12 +257,12 @@ class Runs:
         labels: dict[str, Label] = {"strategy": name, "step_s": step_s, "rate": rate, "seed": seed}
         return Trial(labels, scenario, network(nodes, seed, of.near), without=without)
 
-    def _rates(self) -> dict[str, float]:
+    def _tuned(self) -> dict[str, Tuned[str]]:
         """Return each strategy's best rate on seeds that are not measured."""
         twins = {name: rate_of for name in self._own if (rate_of := self._ours[name].rate_of)}
         own = [f"{OURS}{name}" for name in self._own if name not in twins]
         names = list(dict.fromkeys([*self._literal, *twins.values(), *own]))
-        found = dict.fromkeys(names, FIRST_RATE)
+        found = {name: Tuned(name, FIRST_RATE, ()) for name in names}
         if not self._lab.quick:
             seeds = [self._lab.seed + each for each in TUNING]
             longest_s = self.longest_s
@@ -272,11 +270,7 @@ class Runs:
                 name: search([name], lambda best: (), lambda of: FIRST_RATE, seeds, longest_s)
                 for name in names
             }
-            tuned = together(searches, self._times_s)
-            found = {name: best.rate for name, best in tuned.items()}
-            self.unreached = {
-                name for name, best in tuned.items() if not all(map(math.isfinite, best.times_s))
-            }
+            found = together(searches, self._times_s)
         return found | {f"{OURS}{name}": found[rate_of] for name, rate_of in twins.items()}
 
     def _times_s(self, wanted: Sequence[tuple[str, Wanted[str]]]) -> list[float | None]:
