@@ -33,7 +33,7 @@ _ALPHAS = (0.1, 1.0)
 _BETAS = (0.0, 0.999)
 _BATCHES = (1, 16)
 _SEEDS = 8
-_PAPER = "much more alike (drawn only)"
+_PAPER = "much more alike"
 _NOTE = (
     "Cosines between the gradients of two workers on the model that all begin with, the mean over "
     "all pairs; gradients of one batch, and the mean of so many. Speeds, links and learning rates "
