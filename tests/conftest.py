@@ -1,6 +1,7 @@
 """Where temporary files go, what interrupts do, how long examples take, that groups stay groups.
 
-And what the garbage collector leaves out, and how the processes of real runs start.
+And how many threads torch has, what the garbage collector leaves out, and how the processes of real
+runs start.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ENOUGH_BYT
 # start and interrupt.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests share the cores, and a team of torch threads waits for the one whose core another test has.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # How long an example takes depends on what the other worker does meanwhile. Each run draws others.
 settings.register_profile("anabranch", deadline=None, max_examples=50)

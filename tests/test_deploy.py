@@ -153,7 +153,7 @@ class Supervisor:
     def start(self, name: str, command: list[str], environment: Mapping[str, str]) -> None:
         """Start a program, and start it again until it ends well."""
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("ANABRANCH_", "SLURM"))}
-        variables = {**clean, "OMP_NUM_THREADS": "1", **environment}
+        variables = {**clean, **environment}
         self.ended[name], self.codes[name] = threading.Event(), []
         (self.folder / name).touch()
 

@@ -77,7 +77,7 @@ def test_the_first_code_of_the_readme_trains_as_one_process_would(tmp_path: Path
         address = f"127.0.0.1:{free.getsockname()[1]}"
     script = tmp_path / "train.py"
     script.write_text(BEFORE + first_code() + AFTER)
-    environment = {**os.environ, "ANABRANCH_TOKEN": "secret", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "ANABRANCH_TOKEN": "secret"}
     environment["ANABRANCH_SCHEDULER"] = address
     commands = {site: [sys.executable, str(script), str(tmp_path / f"{site}.pt")] for site in SITES}
     commands["scheduler"] = [sys.executable, "-m", "anabranch", "scheduler"]

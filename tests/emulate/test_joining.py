@@ -26,7 +26,6 @@ def test_sites_that_name_a_scheduler_alone_find_one_another_and_none_offers_its_
             **clean,
             "ANABRANCH_TOKEN": "secret",
             "ANABRANCH_INSECURE": "1",
-            "OMP_NUM_THREADS": "1",
             "STEPS": "5",
         }
         scheduler = wan.popen(

@@ -65,7 +65,7 @@ class Processes:
 
     def __init__(self, *options: str) -> None:
         self.started: list[Forked] = []
-        self._environment = {**os.environ, "ANABRANCH_TOKEN": "told", "OMP_NUM_THREADS": "1"}
+        self._environment = {**os.environ, "ANABRANCH_TOKEN": "told"}
         self.scheduler = self._start(["-m", "anabranch", "scheduler", *options])
         assert self.scheduler.stdout is not None
         self._environment["ANABRANCH_SCHEDULER"] = self.scheduler.stdout.readline().strip()

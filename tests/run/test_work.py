@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
-import torch
 from msgspec import structs
 
 from anabranch.exchange.terms import Wire
@@ -29,15 +26,6 @@ from anabranch_lab.tasks.train import Trainer
 SOFTMAX = Train(data="digits", model="softmax", learning_rate=0.5, batch_size=16)
 SITES = 4
 NAMES = ("a", "b", "c", "d")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """One torch thread: models this small lose more to waiting for a second than they gain."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def scenario(task: Task, seed: int = 0) -> Scenario:

@@ -34,7 +34,6 @@ def run(*names: str) -> str:
     rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
     # What torchrun and `accelerate launch --cpu` set.
     os.environ.update(LOCAL_RANK=rank, LOCAL_WORLD_SIZE=size, ACCELERATE_USE_CPU="true")
-    os.environ["OMP_NUM_THREADS"] = "1"
     from accelerate.state import AcceleratorState, GradientState, PartialState
 
     used: str = dist.get_backend()

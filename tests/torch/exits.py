@@ -91,7 +91,6 @@ def _run(number: int) -> list[int]:
         if not process:
             where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
             os.environ.update(where, RANK=str(rank), WORLD_SIZE="2")
-            torch.set_num_threads(1)
             dist.init_process_group("anabranch", timeout=timedelta(seconds=60))
             program()
             sys.exit()

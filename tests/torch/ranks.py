@@ -86,11 +86,9 @@ def _run(
     variables: dict[str, str],
 ) -> None:
     os.environ.update(variables)
-    import torch
     import torch.distributed as dist
 
     scheduler_forked.use()
-    torch.set_num_threads(1)
     try:
         dist.init_process_group(backend)
         result = function(*arguments)

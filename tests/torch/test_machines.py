@@ -39,7 +39,7 @@ def test_a_hugging_face_model_trains_over_three_machines() -> None:
                     *(*torchrun, "--node-rank", str(site), "--nproc-per-node", "1"),
                     *("--master-addr", wan.addresses[0], "--master-port", "29500", str(SCRIPT)),
                 ],
-                env={**os.environ, "ANABRANCH_INSECURE": "1", "OMP_NUM_THREADS": "1"},
+                env={**os.environ, "ANABRANCH_INSECURE": "1"},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

@@ -48,7 +48,6 @@ def test_a_recipe_ends_with_the_same_bits_at_all_ranks_and_a_smaller_loss(name: 
     command += ["--nproc-per-node", "3", str(ROOT / f"examples/interop/{name}.py")]
     done = subprocess.run(
         command,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=200,

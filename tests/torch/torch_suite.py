@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 OURS, RANKS = sys.argv.pop(1), sys.argv.pop(1)
-os.environ.update(BACKEND="gloo", WORLD_SIZE=RANKS, OMP_NUM_THREADS="1")
+os.environ.update(BACKEND="gloo", WORLD_SIZE=RANKS)
 os.environ.setdefault("TEMP_DIR", os.environ.get("TMPDIR", "/tmp"))
 
 import scheduler_forked  # type: ignore[import-not-found]  # noqa: E402  # beside this script
