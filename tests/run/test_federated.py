@@ -473,8 +473,8 @@ def test_sixteen_processes_take_turns_while_one_is_killed_and_one_sleeps(tmp_pat
     more = (
         'merge = {kind = "outlier-filter", beta = -0.5}\nstop = {rounds = 8}\n'
         "compute = {samples_per_s = 60}\n"
-        'fault = [{kind = "kill", site = "c03", at_s = 4.0}, '
-        '{kind = "pause", site = "c05", at_s = 4.0, for_s = 3.0}]\n'
+        'fault = [{kind = "kill", site = "c03", at_s = 1.5}, '
+        '{kind = "pause", site = "c05", at_s = 1.5, for_s = 3.0}]\n'
     )
     text = scenario('{kind = "fl-r2sp", groups = 4}', more, ', mixes = "models"')
     hub(tmp_path, "server", names(clients), 1e8)
