@@ -188,15 +188,19 @@ class Lab:
         self._overlays: dict[Overlay, Path] = {}
         self._texts: dict[Overlay, str] = {}
 
-    def measure(self, trials: Sequence[Trial], simulated: bool = False) -> list[Outcome]:
+    def measure(
+        self, trials: Sequence[Trial], simulated: bool = False, may_abort: bool = False
+    ) -> list[Outcome]:
         """Run trials and return their outcomes, in order.
 
         Args:
             trials: what to run.
             simulated: simulate them even where this lab emulates.
+            may_abort: a run may end early, such as with a loss that is not a number; its outcome
+                says why in ``aborted``, and has neither target nor accuracy.
 
         Raises:
-            RunAborted: a run failed.
+            RunAborted: a run ended early, and may not.
             ScenarioError: a scenario cannot run in this world.
             EmulationError: this machine cannot emulate an overlay.
         """
@@ -243,7 +247,7 @@ class Lab:
             for text, trial in zip(texts, trials, strict=True)
         ]
         aborted = [each.aborted for each in outcomes if each.aborted is not None]
-        if aborted:
+        if aborted and not may_abort:
             raise RunAborted(aborted[0])
         return outcomes
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from anabranch.net.errors import RunAborted
 from papers._lab import Lab, Outcome, Trial
 
 Setting = TypeVar("Setting", bound=Hashable)
@@ -183,18 +182,8 @@ def together(
 
 def all_of(lab: Lab, trials: Sequence[Trial]) -> list[Outcome | None]:
     """Return the outcomes of trials; None for those that diverged."""
-    try:
-        return [*lab.measure(trials)]
-    except RunAborted:
-        return [_alone(lab, each) for each in trials]  # the lab has them all by now
-
-
-def _alone(lab: Lab, trial: Trial) -> Outcome | None:
-    try:
-        (run,) = lab.measure([trial])
-    except RunAborted:
-        return None
-    return run
+    made = lab.measure(trials, may_abort=True)
+    return [each if each.aborted is None else None for each in made]
 
 
 def times_s(lab: Lab, trials: Sequence[Trial]) -> list[float | None]:
@@ -208,7 +197,7 @@ def best_rates(
     first: Mapping[Name, float],
     seeds: Sequence[int],
     most_s: float = math.inf,
-) -> tuple[dict[Name, float], dict[Name, list[Outcome]]]:
+) -> tuple[dict[Name, Tuned[None]], dict[Name, list[Outcome]]]:
     """Return each scheme's best learning rate, and the outcomes of the runs that found it.
 
     Args:
@@ -217,9 +206,6 @@ def best_rates(
         first: the rate with which its search begins.
         seeds: of the runs; none is measured.
         most_s: when a run ends in any case.
-
-    Raises:
-        ValueError: no rate of a scheme reaches the target with all seeds; names it.
     """
     log: dict[Name, list[Outcome]] = {name: [] for name in makes}
 
@@ -233,9 +219,4 @@ def best_rates(
     def one(name: Name) -> Search[None]:
         return search([None], lambda _: (), lambda _: first[name], seeds, most_s)
 
-    found = together({name: one(name) for name in makes}, run)
-    for name, each in found.items():
-        if not all(map(math.isfinite, each.times_s)):
-            tried = sorted({outcome.labels["rate"] for outcome in log[name]})
-            raise ValueError(f"{name}: no rate of {tried} reaches the target; set a lower one")
-    return {name: each.rate for name, each in found.items()}, log
+    return together({name: one(name) for name in makes}, run), log

@@ -10,6 +10,7 @@ rates.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -278,7 +279,8 @@ def batches_end_s(of: tuple[Scheme, Case], data_dir: Path | None = None) -> floa
             log = Path(folder, "run.db")
             overlay = network(case.seed, case.workers)
             simulate(made.beside_its_scheduler(), overlay, log, data_dir)
-            ended_s = [each.at_s for _, each in read_events(log) if isinstance(each, StepDone)]
+            steps = [each for _, each in read_events(log) if isinstance(each, StepDone)]
+        ended_s = [each.at_s for each in steps for _ in range(each.samples // case.learner.batch)]
         ends_s *= 2
     return sorted(ended_s)[batches - 1]
 
@@ -383,6 +385,9 @@ def tuned(lab: Lab, how: Scheme, case: Case) -> Tuned:
         lab: runs the trials; if it is quick, there are none.
         how: the scheme.
         case: the rest; its seed does not count.
+
+    Raises:
+        ValueError: no rate reaches the target with all seeds.
     """
     first = case.learner.first * (1 if how.pace.barrier else 2)
     if lab.quick:
@@ -397,8 +402,11 @@ def tuned(lab: Lab, how: Scheme, case: Case) -> Tuned:
     seeds = [lab.seed + each for each in case.learner.tries]
     most_s = takes_s(case, case.learner.batches)
     name = f"{how}, {case}"
-    rates, log = best_rates(lab, {name: make}, {name: first}, seeds, most_s)
-    return Tuned(rates[name], max((each.trees or 0 for each in log[name]), default=0))
+    found, log = best_rates(lab, {name: make}, {name: first}, seeds, most_s)
+    if math.isinf(sum(found[name].times_s)):
+        tried = sorted({float(each.labels["rate"]) for each in log[name]})
+        raise ValueError(f"{name}: no rate of {tried} reaches the target; set a lower target")
+    return Tuned(found[name].rate, max((each.trees or 0 for each in log[name]), default=0))
 
 
 def tuned_forests(lab: Lab, case: Case) -> dict[str, float]:
@@ -442,12 +450,15 @@ def forests(
                     scheme=name,
                 )
                 for case in cases
-            ]
+            ],
+            may_abort=True,
         )
 
     found = run(ANY_TREES, None, cases)
     same = [
-        (each.trees or 0) <= FEW and rates[FEW_TREES][case.gini] == rates[ANY_TREES][case.gini]
+        each.aborted is None
+        and (each.trees or 0) <= FEW
+        and rates[FEW_TREES][case.gini] == rates[ANY_TREES][case.gini]
         for case, each in zip(cases, found, strict=True)
     ]
     few = run(

@@ -54,12 +54,25 @@ def over(ours: Sequence[Outcome], theirs: Sequence[Outcome], accuracy: float | N
 
 def final(runs: Sequence[Outcome]) -> str:
     """Return the accuracies of runs' final models."""
-    return f"{spread(finals(runs), '.1f')} %"
+    whole = [run for run in runs if run.aborted is None]
+    if not whole:
+        return "all diverged"
+    return f"{spread(finals(whole), '.1f')} %{_diverged(len(whole), len(runs))}"
 
 
 def gain(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> str:
     """Return by how much more final models of runs have right than those of others."""
-    return f"{more(finals(ours), finals(theirs))} points"
+    pairs = [
+        (a, b) for a, b in zip(ours, theirs, strict=True) if a.aborted is None and b.aborted is None
+    ]
+    if not pairs:
+        return "all diverged"
+    mine, others = ([*each] for each in zip(*pairs, strict=True))
+    return f"{more(finals(mine), finals(others))} points{_diverged(len(pairs), len(ours))}"
+
+
+def _diverged(whole: int, of: int) -> str:
+    return f", {of - whole} of {of} diverged" if whole < of else ""
 
 
 def finals(runs: Sequence[Outcome]) -> list[float]:

@@ -34,6 +34,7 @@ CNN = Learner(
     looked_at=1000,
     tries=(1000,),
 )
+_TARGET = 0.4  # of CNN-6; 45 % comes so late that tuning's runs may end before it
 _SAME_SUMS = (
     "PS, AVL and FAT add up the same gradients, so PS's learning rate is that of all three."
 )
@@ -70,7 +71,8 @@ def _make(lab: Lab, learner: Learner, count: int, ginis: Sequence[float], whole:
                 for name, how in setting.synchronous().items()
                 for case in cases
                 if name != "PS"
-            ]
+            ],
+            may_abort=True,
         )
         early = [setting.early(case) for case in cases]
         literal = _trained(lab, early, dict.fromkeys(rates, dict.fromkeys(ginis, RATE)), LONGEST_S)
@@ -102,7 +104,7 @@ def _trained(
         setting.trial(lab, setting.ps(), case, rates["PS"][case.gini], ends_s=ends_s, scheme="PS")
         for case in cases
     ]
-    return [*lab.measure(ps), *setting.forests(lab, cases, rates, ends_s=ends_s)]
+    return [*lab.measure(ps, may_abort=True), *setting.forests(lab, cases, rates, ends_s=ends_s)]
 
 
 def _rows(
@@ -170,6 +172,8 @@ EXPERIMENTS = (
     Experiment(
         "haaf/fig09-cnn6",
         "the same with the paper's model and data",
-        partial(_make, learner=CNN, count=3, ginis=(0.1, 0.6), whole=False),
+        partial(
+            _make, learner=replace(CNN, target=_TARGET), count=3, ginis=(0.1, 0.6), whole=False
+        ),
     ),
 )

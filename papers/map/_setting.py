@@ -283,6 +283,7 @@ def trial(
     batch = max(1, round(BATCH * min(speeds.values()) / mean)) if is_tuned else BATCH
     longest_s = NETWORKS[name].most_s / (10 if lab.quick else 1)
     local = {"period", "gossip"} & how.answers.keys()
+    period = how.answers.get("period")
     scenario = Scenario(
         overlay=overlay.name,
         load=_load(how, speeds),
@@ -294,7 +295,8 @@ def trial(
             momentum=how.momentum,
             batch_size=batch,
             partition=Dirichlet(alpha=ALPHA),
-            evaluate_every=1,
+            # After an average, not after the local steps before it.
+            evaluate_every=period.steps if isinstance(period, Every) else 1,
             target_accuracy=TARGET,
         ),
         stop=Stop(

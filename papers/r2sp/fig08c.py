@@ -22,7 +22,7 @@ _ASYNCHRONOUS = (
 _PAPERS: Mapping[str, Way] = {
     "BSP": Way(PACES["BSP"], paper="fewest iterations"),
     "ASP": Way(PACES["ASP"], paper="slower than BSP", why=_ASYNCHRONOUS),
-    "SSP": Way(PACES["SSP"], paper="slower than BSP", why="a lead of 5"),
+    "SSP": Way(PACES["SSP"], paper="slower than BSP", why="a lead of 5, which holds nobody here"),
     "R²SP": Way(PACES["R²SP"], paper="the quickest; up to 25 % faster than BSP (VGG16)"),
 }
 _OURS: Mapping[str, Way] = {
@@ -30,30 +30,49 @@ _OURS: Mapping[str, Way] = {
     "BSP, all-reduced among workers (ours)": Way(PACES["BSP"], all_reduces=True, is_ours=True),
 }
 _LOOKED_EVERY = 10  # batches of a worker, on CIFAR-10
+_WINDOW = 5  # iterations of Table I
+_FALLEN = {"VGG16": 0.7, "Inception-v3": 0.4}
+"""The part of the loss below which the paper stops, where our learners can show it."""
+_ITERATIONS = {"BSP": "fewest", "ASP": "more", "SSP": "more", "R²SP": "fewest of the relaxed"}
+_FALLS = (
+    "The paper's falls of the loss are 90 % for ResNet32, 80 % for AlexNet, 30 % for VGG16 and "
+    "60 % for Inception-v3."
+)
 
 
 def _make(lab: Lab, model: Model, learner: Learner, ways: Mapping[str, Way]) -> Result:
     compute = Compute(samples_per_s=learner.batch / model.compute_s, jitter=setting.JITTER)
-    cluster = training.Cluster(model.elements, compute, learner=learner)
-    if learner is not DIGITS:
+    window_s = _WINDOW * model.iteration_s
+    cluster = training.Cluster(model.elements, compute, learner=learner, window_s=window_s)
+    if learner.seeds < DIGITS.seeds:
         cluster = replace(cluster, looked_every=_LOOKED_EVERY * learner.batch)
     if lab.quick:
         ways = {name: ways[name] for name in ("BSP", "R²SP")}
     found = training.compare(lab, model.name, cluster, ways, ("BSP", "R²SP"))
-    return Result(found.rows, (setting.NOTE, learner.note(lab.quick)))
+    rows = (*found.rows, *found.iterations(model.name, "BSP", _ITERATIONS))
+    ends = (
+        f"The target counts in the mean of the evaluations in {window_s:g} s, {_WINDOW} iterations "
+        f"of Table I. {_FALLS}"
+    )
+    return Result(rows, (setting.NOTE, learner.note(lab.quick), ends))
 
 
 def _experiment(name: str, model: Model, learner: Learner, ways: Mapping[str, Way]) -> Experiment:
     make = partial(_make, model=model, learner=learner, ways=ways)
-    data = "CIFAR-10" if learner is not DIGITS else "digits"
+    data = "digits" if learner.data == "digits" else "CIFAR-10"
     return Experiment(f"r2sp/{name}", f"time to a target accuracy, {model.name}, {data}", make)
 
 
+def _on_digits(model: Model) -> Experiment:
+    fallen = _FALLEN.get(model.name, DIGITS.fallen)
+    learner = replace(DIGITS, target=0.95, iterations=800, fallen=fallen)
+    return _experiment(f"fig08c-{model.name.lower()}", model, learner, {**_PAPERS, **_OURS})
+
+
+# Without SSP, whose runs are ASP's: each takes minutes here.
+_FEW = {name: way for name, way in _PAPERS.items() if name != "SSP"}
 EXPERIMENTS = (
-    *(
-        _experiment(f"fig08c-{model.name.lower()}", model, DIGITS, {**_PAPERS, **_OURS})
-        for model in (VGG16, RESNET32, ALEXNET, INCEPTION)
-    ),
-    _experiment("fig08c-alexnet-cifar", ALEXNET, training.ALEXNET_LIKE, _PAPERS),
-    _experiment("fig08c-resnet32-cifar", RESNET32, training.RESNET_LIKE, _PAPERS),
+    *map(_on_digits, (VGG16, RESNET32, ALEXNET, INCEPTION)),
+    _experiment("fig08c-alexnet-cifar", ALEXNET, training.ALEXNET_LIKE, _FEW),
+    _experiment("fig08c-resnet32-cifar", RESNET32, training.RESNET_LIKE, _FEW),
 )

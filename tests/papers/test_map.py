@@ -28,7 +28,9 @@ class TimedLab(Lab):
         self.seconds = seconds
         self.seeds: dict[str, set[int]] = {"tuning": set(), "measured": set()}
 
-    def measure(self, trials: Sequence[Trial], simulated: bool = False) -> list[Outcome]:
+    def measure(
+        self, trials: Sequence[Trial], simulated: bool = False, may_abort: bool = False
+    ) -> list[Outcome]:
         told = []
         for trial in trials:
             labels, task = trial.labels, trial.scenario.task
