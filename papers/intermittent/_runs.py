@@ -45,7 +45,7 @@ _NOTE = (
     "row says otherwise; medians, the least to the most in parentheses, and how many of the seeds "
     "reach it where not all do. A run ends after {iterations} iterations, or as long. Each "
     "strategy has the rate, of powers of two, with which its first node is at the target soonest "
-    "on another seed; plain gossip, and all-reduces of ours, have the literal one's. Ratios are "
+    "on {others}; plain gossip, and all-reduces of ours, have the literal one's. Ratios are "
     "geometric means, seed by seed, with 95 % intervals "
     "of Student's t on their logarithms; where the interval has 1 in it, there is no difference."
 )
@@ -142,6 +142,7 @@ class Runs:
         nodes: how many.
         literal, own: the names of the strategies.
         step_s: the time of an iteration, seconds; None: that which fits the paper's.
+        tuning: seeds that choose rates, counted from the first.
 
     Attributes:
         nodes, step_s: see above.
@@ -158,8 +159,9 @@ class Runs:
         literal: Sequence[str],
         own: Sequence[str],
         step_s: float | None = None,
+        tuning: Sequence[int] = TUNING,
     ) -> None:
-        self._lab, self.nodes = lab, nodes
+        self._lab, self.nodes, self._tuning = lab, nodes, tuning
         self.step_s = FITTED_S[nodes] if step_s is None else step_s
         self.batch = 16 if lab.quick else round(TRAINING_SAMPLES / nodes / BATCHES)
         self.seeds = range(lab.seed, lab.seed + (2 if lab.quick else SEEDS))
@@ -174,6 +176,7 @@ class Runs:
             target=TARGET,
             samples=LOOK_SAMPLES[nodes],
             iterations=MOST_ITERATIONS[nodes],
+            others="another seed" if len(tuning) == 1 else f"{len(tuning)} other seeds",
         )
 
     def rate_told(self, name: str) -> str:
@@ -264,7 +267,7 @@ class Runs:
         names = list(dict.fromkeys([*self._literal, *twins.values(), *own]))
         found = {name: Tuned(name, FIRST_RATE, ()) for name in names}
         if not self._lab.quick:
-            seeds = [self._lab.seed + each for each in TUNING]
+            seeds = [self._lab.seed + each for each in self._tuning]
             longest_s = self.longest_s
             searches = {
                 name: search([name], lambda best: (), lambda of: FIRST_RATE, seeds, longest_s)
