@@ -457,7 +457,7 @@ def _outcome(trial: Trial, file: str, log: Path) -> Outcome:
         done = replace(done, accuracy=run.final_accuracy, curve=_curve(run))
     if target is not None and trial.scenario.has_local_steps:
         reached = {rule: run.time_to_accuracy_s(target, rule) for rule in REACHED_BY}
-        # After the end all models are averaged, and that one is evaluated too.
+        # Sites whose models differ go on until these are averaged, though the time is over.
         ends_s = trial.scenario.stop.after_s or math.inf
         late = {rule for rule, at_s in reached.items() if at_s is not None and at_s > ends_s}
         sent = {rule: run.bytes_to_accuracy(target, rule) for rule in REACHED_BY}

@@ -180,6 +180,8 @@ def test_a_run_that_fails_is_recorded_as_that(tmp_path: Path):
         lab.measure([trial])
     (run,) = lab.record.runs.values()
     assert run["made"]["aborted"] == str(said.value)
+    (made,) = lab.measure([trial], may_abort=True)
+    assert (made.aborted, made.reached_s, made.accuracy) == (str(said.value), None, None)
     with pytest.raises(RunAborted) as again:
         Lab(None, kept=lab.record).measure([trial])
     assert str(again.value) == str(said.value)

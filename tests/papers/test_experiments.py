@@ -391,6 +391,9 @@ def test_schemes_that_wait_for_no_one_end_after_as_many_batches_not_as_much_time
     assert ends_s["asynchronous PS"] < 0.8 * ends_s["HAAF"]
     later_s = haaf.batches_end_s((haaf.haaf(3), replace(case, learner=replace(small, batches=480))))
     assert 1.5 * ends_s["HAAF"] < later_s < 2.5 * ends_s["HAAF"]
+    # Eight local steps are eight batches of one update, so fewer updates go over the links.
+    local_s = haaf.batches_end_s((haaf.haaf(3), replace(case, steps=8)))
+    assert 0.4 * ends_s["HAAF"] < local_s < 1.2 * ends_s["HAAF"]
 
 
 @pytest.mark.parametrize("most", [1, 3, None])

@@ -15,6 +15,7 @@ import pytest
 from anabranch.fleet import Compute
 from anabranch.overlay import internet2_9, redraw
 from anabranch.pace import Asp
+from anabranch.period import Every
 from anabranch.plan import Auxiliary, Fapt, Star
 from anabranch.scheduler.awareness import Passive
 from anabranch.scheduler.paced import Serve
@@ -62,6 +63,28 @@ def test_a_run_with_a_time_to_fill_gives_the_mean_of_its_rounds(tmp_path: Path):
     (done,) = Lab(tmp_path).measure([trial(AWARE, CHANGING)])
     assert done.total_s >= 2
     assert done.round_s == done.total_s / done.rounds
+
+
+def test_what_is_evaluated_after_the_end_is_no_time_to_the_target(tmp_path: Path):
+    """A run whose sites' models differ goes on until they are averaged."""
+    local = msgspec.structs.replace(
+        STAR,
+        period=Every(steps=50),
+        task=Train(
+            data="digits",
+            model="softmax",
+            learning_rate=0.01,
+            batch_size=8,
+            evaluate_every=1,
+            target_accuracy=0.27,
+        ),
+        compute=Compute(samples_per_s=8.0),
+        stop=Stop(rounds=1000, after_s=30.0),
+    )
+    (done,) = Lab(tmp_path).measure([trial(local)])
+    assert min(at_s for at_s, accuracy in done.curve if accuracy >= 0.27) > 30.0
+    assert done.reached_by["mean"] is None
+    assert done.sent_by["mean"] is None
 
 
 def test_outcomes_come_in_order_and_the_same_run_is_made_once(tmp_path: Path):

@@ -79,6 +79,18 @@ def test_every_setting_of_every_scheme_can_run_and_all_sites_compute(
             assert len(trial.scenario.workers(trial.overlay)) == trial.overlay.size
 
 
+def test_models_that_are_averaged_with_a_period_are_evaluated_at_its_end(tmp_path: Path):
+    looked = {
+        (scheme, each.name): setting.trial(
+            Lab(tmp_path), each, "lan", 0.0, 0.2, 7
+        ).scenario.task.evaluate_every
+        for scheme in ("every k steps", "DiLoCo", "gossip in pairs", "packed BSP")
+        for each in settings(scheme, 0.0)
+    }
+    assert set(looked.values()) == {1, 4, 8, 16}
+    assert all(f"k = {k}" in name or f" {k} " in name for (_, name), k in looked.items() if k > 1)
+
+
 @pytest.mark.parametrize("gini", [0.3, 0.6])
 def test_stated_batches_add_up_to_as_many_samples_and_take_equally_long(gini: float):
     stated = next(each for each in settings("packed BSP", gini) if each.batches == "stated")
