@@ -79,7 +79,7 @@ def search(
 ) -> Search[Setting]:
     """Search a scheme's settings for the least mean time over seeds; each gets its own best rate.
 
-    Rates are tried by powers of two: upwards while that helps on the first half of the seeds, else
+    Rates are tried in factors of two: upwards while that helps on the first half of the seeds, else
     downwards. They begin with the first rate, and in later settings with the best one so far, times
     the ratio of the two settings' first rates. There a lower rate is tried once where both others
     take much longer than the best setting does.

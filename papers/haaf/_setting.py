@@ -60,9 +60,9 @@ _NOTE = (
 _TUNED_NOTE = (
     "Accuracy is of the first {learner.looked_at:,} held-out samples, after each "
     f"{_LOOK_ROUNDS} rounds of the synchronous schemes, and about as many batches of the others; "
-    "so times are rounded up by as much. {literal}Ours: the "
-    "rate with which each scheme reaches {learner.target:.0%} soonest, of rates by powers of two, "
-    "on {tries} of the seeds that are not measured."
+    "so times are rounded up by as much. {literal}Ours: the rate with which each scheme reaches "
+    "{learner.target:.0%} soonest, of rates a factor of two apart, on {tries} of the seeds that "
+    "are not measured."
 )
 _LITERAL_NOTE = (
     f"Literal: the paper's initial learning rate of {RATE:g}, constant, by which the server's "

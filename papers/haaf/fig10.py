@@ -82,7 +82,7 @@ def _make(lab: Lab) -> Result:
 def _rows(rates: dict[str, float], ours: list[Outcome], literal: list[Outcome]) -> list[Row]:
     """Return the rows of one Gini coefficient."""
     of = partial(told.of, ours)
-    ps, asynchronous = of(scheme="PS"), of(scheme=_ASYNCHRONOUS)
+    ps, asynchronous, undamped = (of(scheme=name) for name in ("PS", _ASYNCHRONOUS, _UNDAMPED))
     rows = [
         Row("seeds", "", f"{len(ps)}"),
         Row("learning rates, in this order", "", told.rates(rates)),
@@ -92,16 +92,21 @@ def _rows(rates: dict[str, float], ours: list[Outcome], literal: list[Outcome]) 
         said = told.final(slow) if slow else ""
         paper = _PAPER.get(name, _HAAF)
         rows.append(Row(f"{name}, final accuracy", paper, told.final(runs), literal=said))
-    for name, beside in (("PS", ps), (_ASYNCHRONOUS, asynchronous)):
+    slow_ps = told.of(literal, scheme="PS")
+    for name, beside in (("PS", ps), (_ASYNCHRONOUS, asynchronous), (_UNDAMPED, undamped)):
         for other in rates:
-            if other not in ("PS", name):
+            if other not in ("PS", name) and (name != _UNDAMPED or other != _ASYNCHRONOUS):
                 gain = told.gain(of(scheme=other), beside)
-                rows.append(Row(f"{other}, final accuracy beside {name}", "", gain))
-    rows += [
-        Row(f"{name}, to {LENET.target:.0%}, over PS", "", told.over(of(scheme=name), ps))
-        for name in rates
-        if name != "PS"
-    ]
+                slow = told.of(literal, scheme=other) if name == "PS" else []
+                said = told.gain(slow, slow_ps) if slow else ""
+                rows.append(Row(f"{other}, final accuracy beside {name}", "", gain, literal=said))
+    to = f"to {LENET.target:.0%}"
+    for name, beside in (("PS", ps), (_ASYNCHRONOUS, asynchronous)):
+        rows += [
+            Row(f"{other}, {to}, over {name}", "", told.over(of(scheme=other), beside))
+            for other in rates
+            if other not in ("PS", name)
+        ]
     return rows
 
 

@@ -27,7 +27,7 @@ _SEEDS, _LITERAL_SEEDS = 5, 3
 _LIPSCHITZ = 100.0
 _STRONG = 1.0  # a Lipschitz constant with which eq. 8 damps much more
 _VARIANCE = {0.3: "0.50 (7.8 of 15.7)", 0.6: "0.62 (11.81 of 19.2)"}
-_ACCURACY = {0.3: "slightly better", 0.6: "+7.6 points"}
+_ACCURACY = {0.3: "preserved or slightly better", 0.6: "+7.6 points"}
 _NOTE = (
     f"HAAF has at most {FEW} trees, and the learning rate that is best with q = 1; with L = "
     f"{_STRONG:g} the one that is best there, since weights shorten steps. Variance is "

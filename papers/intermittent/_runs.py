@@ -43,10 +43,10 @@ _NOTE = (
     "{step_s:g} s. Seconds until "
     "the first node's model reaches {target:.0%} of the first {samples} held-out samples, unless a "
     "row says otherwise; medians, the least to the most in parentheses, and how many of the seeds "
-    "reach it where not all do. A run ends after {iterations} iterations, or as long. Each "
-    "strategy has the rate, of powers of two, with which its first node is at the target soonest "
-    "on {others}; plain gossip, and all-reduces of ours, have the literal one's. Ratios are "
-    "geometric means, seed by seed, with 95 % intervals "
+    "reach it where not all do. An all-reduce ends after {iterations} iterations, other runs after "
+    "{longest_s:g} s. Each strategy has the rate, of rates a factor of two apart, with which its "
+    "first node is at the target soonest on {others}; plain gossip, and all-reduces of ours, have "
+    "the literal one's. Ratios are geometric means, seed by seed, with 95 % intervals "
     "of Student's t on their logarithms; where the interval has 1 in it, there is no difference."
 )
 QUICK_NOTE = "Quick: two seeds of a perceptron on 8 x 8 digits; says that it runs, no more."
@@ -176,6 +176,7 @@ class Runs:
             target=TARGET,
             samples=LOOK_SAMPLES[nodes],
             iterations=MOST_ITERATIONS[nodes],
+            longest_s=self.longest_s,
             others="another seed" if len(tuning) == 1 else f"{len(tuning)} other seeds",
         )
 

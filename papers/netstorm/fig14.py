@@ -225,7 +225,7 @@ def _trees(
         literal, ours = (
             setting.by_rank(slow, dict.fromkeys(slow, runs), write) for runs in fapts.values()
         )
-        paper = _PAPER[tree.name] if is_whole else "better (drawn only)"
+        paper = _PAPER[tree.name] if is_whole else "better"
         rows.append(
             Row(
                 f"{case}: FAPT over {tree.name}, by the {tree.name}'s root",

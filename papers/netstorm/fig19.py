@@ -73,7 +73,11 @@ def _sites(lab: Lab) -> list[Trial]:
 def _make(lab: Lab) -> Result:
     outcomes = lab.measure(_models(lab) + _sites(lab))
     rows = (*_model_rows(lab, outcomes), *_site_rows(lab, outcomes))
-    return Result(rows, (setting.dynamics_note(lab),))
+    sparse_note = (
+        f"Part b: random sparse networks, {2 if lab.quick else 5} of each size, whose rates do not "
+        f"change, and {_ROUNDS.rounds} rounds of each."
+    )
+    return Result(rows, (setting.dynamics_note(lab), sparse_note))
 
 
 def _mean_limit_s(outcomes: list[Outcome], sites: int) -> float:
@@ -126,7 +130,7 @@ def _model_rows(lab: Lab, outcomes: list[Outcome]) -> list[Row]:
         ),
         Row(
             "a: seconds for each further million of parameters, star and pro",
-            "grows far slower",
+            "grows more gradually",
             slopes(_STAR_FLAT, PRO_FLAT),
             literal=slopes(MXNET, PRO),
             seeds=seeds,

@@ -42,11 +42,12 @@ _BIN_S = 0.1  # of the server's uplink
 _MOMENTS = 100  # of a picture
 SEEDS = 8
 DELAY = Lognormal(mu=-2.0, sigma=1.0)
-NOTE = (
-    f"{CLIENTS} clients, {ROUNDS} rounds of each, of which the first {_SETTLED} do not count; C "
-    f"is {FRACTION:g}. Simulated with sizes alone. A client's push is told without the delay that "
-    "the paper injects before it."
+COMMON_NOTE = (
+    f"{CLIENTS} clients, {ROUNDS} rounds of each, of which the first {_SETTLED} do not count. "
+    "Simulated with sizes alone. A client's push is told without the delay that the paper injects "
+    "before it."
 )
+NOTE = f"{COMMON_NOTE} C is {FRACTION:g}."
 
 
 @dataclass(frozen=True, slots=True)

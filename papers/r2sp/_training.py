@@ -106,7 +106,7 @@ class Learner:
             others = "another seed" if self.tuning == 1 else f"{self.tuning} other seeds"
             found += (
                 f" Literal: the rate {self.rate:g} for all. Ours: each one's best rate, found on "
-                f"{others} by powers of two."
+                f"{others} in factors of two."
             )
         if self.seeds < _ENOUGH_SEEDS and not quick:
             found += " No verdict, as there are fewer than eight seeds."

@@ -180,7 +180,8 @@ def _fractions(lab: Lab) -> Result:
             "its data set is not here",
         )
     )
-    return Result(tuple(rows), (federated.NOTE,))
+    server = "The server's program is the one fitted to Table V."
+    return Result(tuple(rows), (federated.COMMON_NOTE, server))
 
 
 def _seeds(lab: Lab) -> range:
