@@ -45,8 +45,8 @@ _NOTE = (
     "the root mean square distance of gradients from their mean, over the length of that mean. A "
     "tree's update weighs by staleness and fairness, and not by data: the work is code of its own "
     "here, which does not say how many samples it has. The components are those of all roots' "
-    "gradients together. CNN-6 learns CIFAR-10 in batches of 32. It has fewer batches and one "
-    "seed, since a gradient of it takes 26 times as long to compute as one of LeNet-5."
+    "gradients together. CNN-6 learns a part of CIFAR-10 in batches of 32. It has fewer batches "
+    "and one seed, for the time of two cores."
 )
 
 

@@ -34,8 +34,8 @@ _NOTE = (
     "over the workers, in percentage points squared; a worker's accuracy is the final model's on "
     "held-out samples of each class, weighed as the worker's samples have classes. The paper does "
     "not say on which data it is. Literal runs are as long as ours, so they are not near their "
-    f"end, and have {_LITERAL_SEEDS} seeds. L = {_STRONG:g} is not the paper's: there eq. 8 has "
-    "weights far from 1."
+    f"end, and have {_LITERAL_SEEDS} seeds. L = {_STRONG:g} is not the paper's: eq. 8's weights "
+    "are further from 1 the smaller L is."
 )
 
 Values = Callable[[Sequence[Outcome]], list[float]]
