@@ -19,6 +19,8 @@ from papers.map import _setting as setting
 from papers.map._setting import SCHEMES, settings, with_momentum
 from papers.map.network import verdict
 
+from ..every import every
+
 
 class TimedLab(Lab):
     """A lab whose runs take as long as a table says, by scheme; by rate, the best is the first."""
@@ -88,7 +90,7 @@ def test_models_that_are_averaged_with_a_period_are_evaluated_at_its_end(tmp_pat
         for each in settings(scheme, 0.0)
     }
     assert set(looked.values()) == {1, 4, 8, 16}
-    assert all(f"k = {k}" in name or f" {k} " in name for (_, name), k in looked.items() if k > 1)
+    assert every(f"k = {k}" in name or f" {k} " in name for (_, name), k in looked.items() if k > 1)
 
 
 @pytest.mark.parametrize("gini", [0.3, 0.6])
