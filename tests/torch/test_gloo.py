@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from anabranch.net.errors import RunAborted
 from anabranch.site.collectives import ExchangeError
+from anabranch.torch import _gloo
 from anabranch.torch._gloo import Gloo, options_of
 from anabranch.torch._gloo_calls import COLLECTIVES, Call
 from anabranch.torch._works import Work
@@ -82,6 +83,31 @@ def waits(work: Any) -> str:
 
 
 SUMS = dist.AllreduceOptions()
+
+
+def test_a_rank_closes_gloo_once_all_ranks_have_connected(monkeypatch: pytest.MonkeyPatch):
+    """Otherwise a slow rank finds its connection closed, though nothing has failed."""
+    goes_on, made = threading.Event(), _gloo._Gloo
+
+    def connect(store: Any, rank: int, *given: Any) -> Any:
+        found = made(store, rank, *given)
+        if rank == 0:
+            goes_on.wait(LIMIT.total_seconds())
+        return found
+
+    store, whole = dist.HashStore(), [Future[None](), Future[None]()]
+    options = [options_of(store, LIMIT) for _ in range(2)]
+    monkeypatch.setattr(_gloo, "_Gloo", connect)
+
+    def come_and_go(rank: int) -> None:
+        Gloo(store, rank, 2, options[rank], whole[rank]).close()
+
+    with ThreadPoolExecutor() as pool:
+        slow, fast = (pool.submit(come_and_go, rank) for rank in range(2))
+        with pytest.raises(TimeoutError):
+            fast.result(0.5)
+        goes_on.set()
+        assert (slow.result(60), fast.result(60)) == (None, None)
 
 
 def test_closing_ends_all_threads_of_gloo():

@@ -52,8 +52,10 @@ _UNUSED_TAG = 0x7FFFFF00  # of a message that no rank sends
 _ACCOUNT_S = 10.0  # for the group to name the rank that is gone, once gloo has lost a connection
 _ENDED = "ended"  # key in the store: why the first rank ended its gloo
 _GONE = "gone"  # key in the store: how many ranks have ended their gloo
+_CONNECTED = "connected"  # key in the store: how many ranks have connected all others, or failed to
+_CONNECTS_S = 30.0  # how long a rank that ends waits for others that still connect
 _LOOKS_S = 0.5  # between two reads of that number
-_ASKS_S = 0.1  # between two looks for the cause of a lost connection
+_ASKS_S = 0.1  # between two looks for the cause of a lost connection, or for who has connected
 _TIMED_OUT = "Timed out waiting"  # in gloo's error
 _LOST = "gloo/transport", "Application timeout"  # in gloo's errors of connections, and no others
 _ADVICE = ". This is typically caused by"  # gloo's guesses follow, which do not fit this program
@@ -105,6 +107,9 @@ class Gloo:
             reason = str(error).partition(_ADVICE)[0]
             cause = self._cause() if _has_lost_a_connection(reason) else ""
             raise self._kind()(f"connecting the ranks: {cause or f'gloo: {reason}'}") from error
+        finally:
+            with suppress(Exception):  # rank 0 holds the store, and may be gone
+                self.store.add(_CONNECTED, 1)
         gloo._set_sequence_number_for_group()
         gloo._set_default_timeout(_NO_LIMIT)
         for device in ("cpu", "cuda"):
@@ -265,6 +270,15 @@ class Gloo:
             self.store.compare_set(_ENDED, "", f"rank {self._rank}: {why}")
             self.store.add(_GONE, 1)
 
+    def _let_others_connect(self) -> None:
+        """Wait until all ranks have connected; a rank whose peer closes meanwhile would fail."""
+        until_s = time.monotonic() + _CONNECTS_S
+        with suppress(Exception):  # rank 0 holds the store, and leaves once all have connected
+            while int(self.store.add(_CONNECTED, 0)) < self._size:
+                if self._whole.done() or time.monotonic() > until_s:
+                    return
+                time.sleep(_ASKS_S)
+
     def _are_others_gone(self) -> bool:
         return int(self.store.add(_GONE, 0)) >= self._size - 1
 
@@ -320,6 +334,7 @@ class Gloo:
         if ends is not None:
             ends.join()
         elif not was_over and not self._whole.done():
+            self._let_others_connect()
             self._tell("has destroyed its process group")
         self._inner = None
 
