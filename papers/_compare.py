@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 
 
 def compared(ours_s: Sequence[float], theirs_s: Sequence[float]) -> str:
@@ -30,6 +30,19 @@ def compared(ours_s: Sequence[float], theirs_s: Sequence[float]) -> str:
         low, high = interval(logs)
         told += f" ({math.exp(low):.2f} to {math.exp(high):.2f})"
     return f"{told}; {sooner}"
+
+
+def spread_s(times_s: Sequence[float]) -> str:
+    """Return times to a target as text: the median, the least to the most, and how many reach it.
+
+    >>> spread_s([10.0, 30.0, 20.0]), spread_s([10.0, math.inf]), spread_s([math.inf])
+    ('20 (10 to 30) s', '10 (10 to 10) s, in 1 of 2', 'not reached')
+    """
+    reached = [each for each in times_s if math.isfinite(each)]
+    if not reached:
+        return "not reached"
+    told = f"{median(reached):.3g} ({min(reached):.3g} to {max(reached):.3g}) s"
+    return told if len(reached) == len(times_s) else f"{told}, in {len(reached)} of {len(times_s)}"
 
 
 def interval(values: Sequence[float], of: int = 1) -> tuple[float, float]:

@@ -456,18 +456,20 @@ def _outcome(trial: Trial, file: str, log: Path) -> Outcome:
     elif isinstance(trial.scenario.task, Train):
         done = replace(done, accuracy=run.final_accuracy, curve=_curve(run))
     if target is not None and trial.scenario.has_local_steps:
-        reached = {rule: run.time_to_accuracy_s(target, rule) for rule in REACHED_BY}
         # Sites whose models differ go on until these are averaged, though the time is over.
         ends_s = trial.scenario.stop.after_s or math.inf
-        late = {rule for rule, at_s in reached.items() if at_s is not None and at_s > ends_s}
-        sent = {rule: run.bytes_to_accuracy(target, rule) for rule in REACHED_BY}
-        if done.reached_s is not None and done.reached_s > ends_s:
+        reached = {rule: run.time_to_accuracy_s(target, rule) for rule in REACHED_BY}
+        in_time = {rule for rule, at_s in reached.items() if at_s is not None and at_s <= ends_s}
+        if (done.reached_s or 0.0) > ends_s:
             done = replace(done, reached_s=None, reached_updates=None, sent_bytes=None)
         done = replace(
             done,
             steps=len(run.steps) / len(run.sites),
-            reached_by=reached | dict.fromkeys(late),
-            sent_by=sent | dict.fromkeys(late),
+            reached_by={rule: reached[rule] if rule in in_time else None for rule in REACHED_BY},
+            sent_by={
+                rule: run.bytes_to_accuracy(target, rule) if rule in in_time else None
+                for rule in REACHED_BY
+            },
             curve=_curve(run),
         )
     return done

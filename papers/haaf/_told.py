@@ -113,7 +113,8 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
 
 def trees(runs: Sequence[Outcome]) -> str:
     """Return how many trees the forests of runs have."""
-    return spread([each.trees or 0 for each in runs], ".3g")
+    found = [each.trees or 0 for each in runs if each.aborted is None]
+    return spread(found, ".3g") if found else "all diverged"
 
 
 def rates(found: Mapping[Any, float]) -> str:

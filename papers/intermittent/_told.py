@@ -11,6 +11,9 @@ from papers._lab import Outcome
 from papers.intermittent._literal import Literal
 from papers.intermittent._strategies import SIX
 
+RULES = {"first": "", "mean": ", nodes' mean", "all": ", all nodes"}
+"""Which nodes must be at the target, and what a row says of it."""
+
 Ran = Sequence[Literal] | Sequence[Outcome]
 """Runs of one strategy, in order of their seeds."""
 

@@ -10,7 +10,7 @@ from papers._lab import Lab
 from papers._result import Result, Row
 from papers.intermittent._runs import OURS, QUICK_NOTE, LiteralRuns, OwnRuns, Runs
 from papers.intermittent._strategies import FUTURE, ours
-from papers.intermittent._told import megabytes, over, told
+from papers.intermittent._told import RULES, megabytes, over, told
 
 _BASE = "gossip, half"
 _BASES = {
@@ -21,8 +21,6 @@ _BASES = {
 """What our strategies whose name begins so are compared with; others: gossip in pairs."""
 _PAIRS = "pairs, half"
 _TUNING = (1000, 1001, 1002, 1003)  # added to the first seed: not among those that are measured
-_EACH = (("", "first"), (", all nodes", "all"))
-"""By whom the target is reached: what a row says of it, and its rule."""
 
 
 def _make(lab: Lab, nodes: int) -> Result:
@@ -40,21 +38,22 @@ def _rows(runs: Runs, literal: LiteralRuns, own: OwnRuns) -> Iterator[Row]:
     for name, of in literal.items():
         messages = sum(run.messages for run in of) / max(1, sum(run.iterations for run in of))
         why = f"rate {runs.rate_told(name)}; {messages:.3g} messages an iteration of the foremost"
-        for whom, rule in _EACH:
-            said = told(of, rule)
-            yield Row(f"literal: {name}{whom}", "future work", "", why, said, seeds)
+        for rule in ("first", "all"):
+            nodes, said = RULES[rule], told(of, rule)
+            yield Row(f"literal: {name}{nodes}", "future work", "", why, said, seeds)
             if name != _BASE:
                 what, ratio = f"literal: {name}, over {_BASE}", over(of, literal[_BASE], rule)
-                yield Row(f"{what}{whom}", "", "", literal=ratio, seeds=seeds)
+                yield Row(f"{what}{nodes}", "", "", literal=ratio, seeds=seeds)
             why = ""
     for name, mine in own.items():
         why = f"rate {runs.rate_told(OURS + name)}; {megabytes(mine)} over all links"
         base = next((to for begins, to in _BASES.items() if name.startswith(begins)), _PAIRS)
-        for whom, rule in _EACH:
-            yield Row(f"ours: {name}{whom}", "", told(mine, rule), why, seeds=seeds)
+        for rule in ("first", "all"):
+            nodes = RULES[rule]
+            yield Row(f"ours: {name}{nodes}", "", told(mine, rule), why, seeds=seeds)
             if name != base:
                 ratio = over(mine, own[base], rule)
-                yield Row(f"ours: {name}, over {base}{whom}", "", ratio, seeds=seeds)
+                yield Row(f"ours: {name}, over {base}{nodes}", "", ratio, seeds=seeds)
             why = ""
 
 

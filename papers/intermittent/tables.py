@@ -17,7 +17,7 @@ from papers._picture import middle, picture
 from papers._result import Result, Row
 from papers.intermittent._runs import OURS, QUICK_NOTE, LiteralRuns, OwnRuns, Runs
 from papers.intermittent._strategies import EVERY, FITTED_S, PAPER_S, SIX, STEPS_S
-from papers.intermittent._told import best, megabytes, over, told, wins
+from papers.intermittent._told import RULES, best, megabytes, over, told, wins
 
 TWINS = {name: name for name in EVERY} | {
     "gossip, half": "pairs, half",
@@ -25,7 +25,6 @@ TWINS = {name: name for name in EVERY} | {
 }
 """Ours beside each of the paper's six."""
 PLAIN = "plain, half"
-_RULES = {"first": "", "mean": ", nodes' mean", "all": ", all nodes"}
 _FIGURES = {3: ("Fig. 1", "Fig. 2"), 9: ("Fig. 3", "Fig. 4")}
 
 
@@ -37,7 +36,7 @@ def _table(lab: Lab, nodes: int) -> Result:
         twin = TWINS[name]
         rates = f"rates {runs.rate_told(name)} and {runs.rate_told(OURS + twin)}"
         which = "ours over a star, two hops" if name in EVERY else f"ours: {twin}"
-        for rule, by in _RULES.items():
+        for rule, by in RULES.items():
             why, paper = (f"{which}; {rates}", PAPER_S[nodes][name]) if not by else ("", "")
             found = told(own[twin], rule), told(literal[name], rule)
             rows.append(Row(f"{name}{by}", paper, found[0], why, literal=found[1], seeds=seeds))
@@ -70,7 +69,7 @@ def _ratios(runs: Runs, literal: LiteralRuns, own: OwnRuns) -> Iterator[Row]:
     ):
         for rule in ("first", "all"):
             yield Row(
-                f"{name} over {other}{_RULES[rule]}",
+                f"{name} over {other}{RULES[rule]}",
                 _paper_ratio(runs.nodes, name, other) if rule == "first" else "",
                 over(own[TWINS[name]], own[TWINS[other]], rule),
                 literal=over(literal[name], literal[other], rule),
@@ -87,7 +86,7 @@ def _ratios(runs: Runs, literal: LiteralRuns, own: OwnRuns) -> Iterator[Row]:
     for rule in ("first", "all"):
         found = best(literal, rule)
         yield Row(
-            f"pairs, half, over the best of the six{_RULES[rule]}",
+            f"pairs, half, over the best of the six{RULES[rule]}",
             "",
             over(own["pairs, half"], literal[found], rule),
             f"the best in hindsight: {found}",
@@ -126,7 +125,7 @@ def _steps(lab: Lab, nodes: int) -> Result:
             rows.append(row)
         for rule in ("first", "all"):
             found = best(literal, rule)
-            what = f"{at}: pairs, half, over the best of the six{_RULES[rule]}"
+            what = f"{at}: pairs, half, over the best of the six{RULES[rule]}"
             mine = over(own["pairs, half"], literal[found], rule)
             rows.append(Row(what, "", mine, f"the best in hindsight: {found}", seeds=seeds))
     return Result(tuple(rows), (*notes, QUICK_NOTE) if lab.quick else tuple(notes))

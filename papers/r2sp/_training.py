@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 from anabranch.fleet import Compute
@@ -27,7 +27,7 @@ from anabranch.plan import Fapt, Packed
 from anabranch.train.schedules import AnySchedule, Constant
 from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Train
-from papers._compare import compared
+from papers._compare import compared, spread_s
 from papers._lab import Lab, Label, Outcome, Trial
 from papers._picture import middle, picture
 from papers._result import Row
@@ -412,7 +412,7 @@ def told_of(runs: Sequence[Outcome], beside: Mapping[str, Sequence[Outcome]]) ->
     """
     by_accuracy = _times([run.reached_s for run in runs])
     iterations = [run.reached_updates for run in runs if run.reached_updates is not None]
-    told = _spread(by_accuracy)
+    told = spread_s(by_accuracy)
     if iterations:
         told += f", {fmean(iterations):.0f} iterations"
     for name, others in beside.items():
@@ -420,7 +420,7 @@ def told_of(runs: Sequence[Outcome], beside: Mapping[str, Sequence[Outcome]]) ->
         told += f"; of {name}'s time {compared(by_accuracy, theirs)}"
     by_loss = _times([run.loss_fell_s for run in runs])
     if any(map(math.isfinite, by_loss)):
-        told += f"; by the loss {_spread(by_loss)}"
+        told += f"; by the loss {spread_s(by_loss)}"
         for name, others in beside.items():
             theirs = _times([run.loss_fell_s for run in others])
             told += f", of {name}'s {compared(by_loss, theirs)}"
@@ -429,11 +429,3 @@ def told_of(runs: Sequence[Outcome], beside: Mapping[str, Sequence[Outcome]]) ->
 
 def _times(found: Sequence[float | None]) -> list[float]:
     return [math.inf if each is None else each for each in found]
-
-
-def _spread(times_s: Sequence[float]) -> str:
-    reached = [each for each in times_s if math.isfinite(each)]
-    if not reached:
-        return "not reached"
-    told = f"{median(reached):.3g} ({min(reached):.3g} to {max(reached):.3g}) s"
-    return told if len(reached) == len(times_s) else f"{told}, in {len(reached)} of {len(times_s)}"

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import median
 
 from msgspec import structs
 
@@ -34,7 +33,7 @@ from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Train
 from anabranch_lab.run.simulate import simulate
 from anabranch_lab.tasks.partition import MixedDirichlet
-from papers._compare import compared
+from papers._compare import compared, spread_s
 from papers._experiment import Experiment
 from papers._lab import Lab, thinned
 from papers._result import Result, Row
@@ -243,24 +242,26 @@ def _make(lab: Lab, clients: int) -> Result:
     data, rounds = ("digits", 2) if lab.quick else ("fashion-mnist", _ROUNDS)
     seeds = range(lab.seed, lab.seed + (1 if lab.quick else _SEEDS))
     of_fleet = {
-        fleet: _with_share(lab, Run(clients, gini, _OTHERS["FedBuff"], data, rounds, lab.seed))
+        fleet: {
+            **schemes(clients),
+            **_with_share(lab, Run(clients, gini, _OTHERS["FedBuff"], data, rounds, lab.seed)),
+        }
         for fleet, gini in FLEETS.items()
     }
     jobs = {
-        (fleet, name, seed): Run(clients, gini, scheme, data, rounds, seed)
-        for fleet, gini in FLEETS.items()
-        for name, scheme in {**schemes(clients), **of_fleet[fleet]}.items()
+        (fleet, name, seed): Run(clients, FLEETS[fleet], scheme, data, rounds, seed)
+        for fleet, of in of_fleet.items()
+        for name, scheme in of.items()
         for seed in seeds
     }
     found = dict(zip(jobs, lab.map(train, [*jobs.values()], Trained), strict=True))
     rows = []
-    for fleet in FLEETS:
+    for fleet, of in of_fleet.items():
         beside = [_reached(found[fleet, "FL-R²SP", seed]) for seed in seeds]
-        for name in schemes(clients):
+        for name, scheme in of.items():
             runs = [_reached(found[fleet, name, seed]) for seed in seeds]
-            told = _told(runs) + ("" if name == "FL-R²SP" else f"; {compared(runs, beside)}")
-            under = of_fleet[fleet][name].under if name in of_fleet[fleet] else None
-            why = f"share {under.share:g}" if isinstance(under, FedBuff) else ""
+            told = spread_s(runs) + ("" if name == "FL-R²SP" else f"; {compared(runs, beside)}")
+            why = f"share {scheme.under.share:g}" if isinstance(scheme.under, FedBuff) else ""
             rows.append(Row(f"{clients} {fleet}, {name}", "", told, why, seeds=f"{len(seeds)}"))
     return Result(tuple(rows), (_note(data, rounds, len(seeds), clients),))
 
@@ -279,14 +280,6 @@ def _with_share(lab: Lab, job: Run) -> dict[str, Scheme]:
 
 def _reached(run: Trained) -> float:
     return math.inf if run.reached_s is None else run.reached_s
-
-
-def _told(times_s: Sequence[float]) -> str:
-    reached = [each for each in times_s if math.isfinite(each)]
-    if not reached:
-        return f"reached in 0 of {len(times_s)}"
-    told = f"{median(reached):.0f} ({min(reached):.0f} to {max(reached):.0f}) s"
-    return told if len(reached) == len(times_s) else f"{told}, in {len(reached)} of {len(times_s)}"
 
 
 def _note(data: str, rounds: int, seeds: int, clients: int) -> str:

@@ -22,7 +22,9 @@ _ASYNCHRONOUS = (
 _PAPERS: Mapping[str, Way] = {
     "BSP": Way(PACES["BSP"], paper="fewest iterations"),
     "ASP": Way(PACES["ASP"], paper="slower than BSP", why=_ASYNCHRONOUS),
-    "SSP": Way(PACES["SSP"], paper="slower than BSP", why="a lead of 5, which holds nobody here"),
+    "SSP": Way(
+        PACES["SSP"], paper="slower than BSP", why="a lead of 5, at which no worker waits here"
+    ),
     "R²SP": Way(PACES["R²SP"], paper="the quickest; up to 25 % faster than BSP (VGG16)"),
 }
 _OURS: Mapping[str, Way] = {

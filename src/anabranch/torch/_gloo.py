@@ -15,10 +15,11 @@ this way::
   gloo's connections, and all pending calls fail, here and at the other ranks. ``end`` does that on
   purpose. Any failure leaves gloo without connections. Every later call fails with the same reason
   at all ranks, since a rank puts the reason into its description.
-- ``close`` destroys gloo in the thread that calls it, and no thread of this module outlives it. The
-  destructor releases the interpreter's lock and acquires it again. If the interpreter ends
-  meanwhile, it ends the thread that acquires the lock. This thread is then within C++ code that
-  must not be left that way, and the process aborts.
+- ``close`` waits until all ranks have connected, since gloo fails at a rank whose peer closes while
+  it connects. Then it destroys gloo in the thread that calls it, and no thread of this module
+  outlives it. The destructor releases the interpreter's lock and acquires it again. If the
+  interpreter ends meanwhile, it ends the thread that acquires the lock. This thread is then within
+  C++ code that must not be left that way, and the process aborts.
 """
 
 from __future__ import annotations
