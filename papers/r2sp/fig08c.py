@@ -35,7 +35,7 @@ _LOOKED_EVERY = 10  # batches of a worker, on CIFAR-10
 _WINDOW = 5  # iterations of Table I
 _FALLEN = {"VGG16": 0.7, "Inception-v3": 0.4}
 """The part of the loss below which the paper stops, where our learners can show it."""
-_ITERATIONS = {"BSP": "fewest", "ASP": "more", "SSP": "more", "R²SP": "fewest of the relaxed"}
+_ITERATIONS = {"ASP": "more", "SSP": "more", "R²SP": "more, the fewest of the relaxed"}
 _FALLS = (
     "The paper's falls of the loss are 90 % for ResNet32, 80 % for AlexNet, 30 % for VGG16 and "
     "60 % for Inception-v3."
