@@ -29,10 +29,10 @@ from anabranch_lab.tasks.partition import Dirichlet
 from papers._lab import Lab, Label, Trial
 
 SMALLER = 10_000
-TARGET = 0.95
+TARGET = 0.9
 BATCH = 8
 ALPHA = 0.1
-FIXED = (1, 2, 4, 8, 16, 32, 64)
+FIXED = (1, 4, 16, 64)
 _JITTER = Lognormal(cv=0.05)
 _MANY = 100_000  # averages, more than there is time for
 

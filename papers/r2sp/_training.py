@@ -138,7 +138,7 @@ ALEXNET_LIKE = Learner(
     model="cnn",
     elements=2_156_490,
     classes=10,
-    target=0.4,
+    target=0.35,
     rate=0.05,
     first=0.05,
     looked_at=500,
@@ -146,6 +146,7 @@ ALEXNET_LIKE = Learner(
     iterations=1000,
     fallen=0.8,
     seeds=3,
+    tuning=1,
 )
 RESNET_LIKE = Learner(
     what="CIFAR-10 (four of its files), a residual network of 20 layers, wide and on half the "
@@ -162,6 +163,7 @@ RESNET_LIKE = Learner(
     iterations=1500,
     fallen=0.9,
     seeds=3,
+    tuning=1,
 )
 
 

@@ -77,10 +77,10 @@ class Size:
 
 CNN = Size("cifar-10-part", "lenet-5", federated.CNN, 32, 4, 5000, steps=50, rate=0.02)
 LSTM = Size("spoken-digits", "lstm", federated.LSTM, 32, 4, 1000, steps=50, rate=0.02)
-RESNET20 = Size("digits", "resnet-20", federated.RESNET20, 32, 4, 500, steps=50, rate=0.02)
+RESNET20 = Size("digits", "resnet-20", federated.RESNET20, 32, 4, 500, steps=20, rate=0.05)
 _QUICK = Size("digits", "softmax", federated.CNN, 24, 2, None, 10, 8, 0.1)
 _QUICK_ROUNDS = (6,)
-_FEW = "32 clients in 4 groups, and half as many local steps at twice the rate, for time"
+_FEW = "32 clients in 4 groups, and fewer local steps at a higher rate, for time"
 _SMALLER: Mapping[str, str] = {
     "lenet-5": f"LeNet-5 for a CNN whose size is not stated; four of CIFAR-10's six files; {_FEW}",
     "lstm": f"spoken digits for Speech Commands; {_FEW}",
