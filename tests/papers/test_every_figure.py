@@ -22,11 +22,11 @@ def lines() -> list[str]:
 def verdicts() -> dict[str, str]:
     """Return what a figure's section begins with, by experiment, where it has been made."""
     found = {}
-    for paper in PAPERS:
-        for section in (PAGES / f"{paper}.md").read_text("utf-8").split("\n## ")[1:]:
+    for page in PAGES.glob("*.md"):
+        for section in page.read_text("utf-8").split("\n## ")[1:]:
             said = VERDICT.match(section)
-            for name in re.findall(rf"<!-- from results/{paper}-([\w-]+)\.json", section):
-                found[f"{paper}/{name}"] = said[1].lower() if said else ""
+            for name in re.findall(r"<!-- from results/([\w-]+)\.json", section):
+                found[name.replace("-", "/", 1)] = said[1].lower() if said else ""
     return found
 
 
