@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from anabranch.log import (
@@ -14,7 +16,7 @@ from anabranch.log import (
     WorkerWent,
 )
 from anabranch.log.events import ClientBarred
-from anabranch.log.pacing import Iteration, summarise_pace
+from anabranch.log.pacing import Iteration, PaceSummary, summarise_pace
 
 
 def iteration(site: int, update: int, went_s: float, missed: int) -> list[Event]:
@@ -90,3 +92,23 @@ def test_the_time_that_a_worker_was_dead_belongs_to_no_iteration() -> None:
     pace = summarise_pace([*iteration(0, 1, 0.0, 0), died, *iteration(0, 2, 90.0, 0)])
     assert pace is not None
     assert [each.next_s for each in pace.iterations[0]] == [None, None]
+
+
+class Watched(dict[int, list[Iteration]]):
+    """Iterations that count how often they are looked through."""
+
+    looks = 0
+
+    def values(self) -> Any:
+        self.looks += 1
+        return super().values()
+
+
+def test_a_run_of_many_gaps_is_looked_through_once() -> None:
+    whole = Iteration(1, 4, went_s=0.0, asked_s=1.0, came_s=2.0, compute_s=1.0, next_s=4.0)
+    iterations = Watched({0: [whole]})
+    pace = PaceSummary(iterations, gaps_s=50 * (1.0,), missed={}, discarded=0)
+    assert pace.at_once == 0.0
+    assert iterations.looks == 1
+    assert pace.gaps == 21 * (0.25,)
+    assert iterations.looks == 2

@@ -116,9 +116,10 @@ class PaceSummary:
     @property
     def at_once(self) -> float | None:
         """The part of the gaps that are near 0 beside an iteration: contention (R²SP, Fig. 9)."""
-        if not self.gaps_s or self.iteration_s is None:
+        iteration_s = self.iteration_s
+        if not self.gaps_s or iteration_s is None:
             return None
-        return sum(gap_s <= _AT_ONCE * self.iteration_s for gap_s in self.gaps_s) / len(self.gaps_s)
+        return sum(gap_s <= _AT_ONCE * iteration_s for gap_s in self.gaps_s) / len(self.gaps_s)
 
     @property
     def gaps(self) -> tuple[float, ...]:
@@ -127,11 +128,12 @@ class PaceSummary:
         The least, and the values that 5 %, 10 % ... 100 % of the gaps do not exceed; empty where
         there is no gap or no iteration.
         """
-        if not self.gaps_s or self.iteration_s is None:
+        iteration_s = self.iteration_s
+        if not self.gaps_s or iteration_s is None:
             return ()
         ordered = sorted(self.gaps_s)
         last = len(ordered) - 1
-        return tuple(ordered[round(last * part / 20)] / self.iteration_s for part in range(21))
+        return tuple(ordered[round(last * part / 20)] / iteration_s for part in range(21))
 
 
 def _mean(values_s: Iterable[float]) -> float | None:

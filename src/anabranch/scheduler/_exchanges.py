@@ -101,7 +101,8 @@ class ExchangeBook:
     @property
     def is_busy(self) -> bool:
         """Whether exchanges are under way that a member has called for."""
-        return any(number <= self.latest for number in self.held.numbers)
+        latest = self.latest
+        return any(number <= latest for number in self.held.numbers)
 
     def is_last_to_ask(self, site: int, number: int) -> bool:
         """Return whether all other members have called for this exchange."""
