@@ -3,9 +3,7 @@
 A search is a generator: it yields the runs that it wants, and is sent their times. So the searches
 of many schemes advance together, and a lab makes the runs of all side by side.
 
-A run ends once it takes a quarter longer than the scheme's best run of its seed so far. With four
-seeds or more, a rate is tried on half of them first, and on the others where it is the best there.
-So a rate that is nearly too high does not win by the luck of two seeds.
+A run ends once it takes a quarter longer than the scheme's best run of its seed so far.
 """
 
 from __future__ import annotations
@@ -79,10 +77,10 @@ def search(
 ) -> Search[Setting]:
     """Search a scheme's settings for the least mean time over seeds; each gets its own best rate.
 
-    Rates are tried in factors of two: upwards while that helps on the first half of the seeds, else
-    downwards. They begin with the first rate, and in later settings with the best one so far, times
-    the ratio of the two settings' first rates. There a lower rate is tried once where both others
-    take much longer than the best setting does.
+    Rates are tried in factors of two: upwards while that helps, else downwards. They begin with the
+    first rate, and in later settings with the best one so far, times the ratio of the two settings'
+    first rates. There a lower rate is tried once where both others take much longer than the best
+    setting does.
 
     Args:
         settings: tried in order.
@@ -108,26 +106,16 @@ def _rates(
 ) -> Search[Setting]:
     """Try rates of one setting; return the best of them, or the best so far."""
     first = first_of(setting)
-    own: dict[float, float] = {}  # times on the first half of the seeds, infinite if any fails
+    own: dict[float, float] = {}  # times on all seeds, infinite if any fails
     is_first = math.isinf(sum(best.times_s))
     begins = first if is_first else best.rate * (first / first_of(best.setting))
-    half = len(seeds) // 2 if len(seeds) >= 4 else len(seeds)
 
     def attempt(rate: float) -> Search[Setting]:
         limits_s = [min(most_s, _PATIENCE * each_s) for each_s in best.times_s]
-        wanted = [Wanted(setting, rate, *each) for each in zip(seeds, limits_s, strict=True)]
-        told = yield wanted[:half]
-        times_s = _known(told)
+        told = yield [Wanted(setting, rate, *each) for each in zip(seeds, limits_s, strict=True)]
+        times_s = tuple(math.inf if each_s is None else each_s for each_s in told)
         own[rate] = sum(times_s)
-        if own[rate] < sum(best.times_s[:half]) and half < len(seeds):
-            told = yield wanted[half:]
-            times_s += _known(told)
-            if not all(map(math.isfinite, times_s)):
-                own[rate] = math.inf
-        is_whole = len(times_s) == len(seeds)
-        if is_whole and sum(times_s) < sum(best.times_s):
-            return Tuned(setting, rate, times_s)
-        return best
+        return Tuned(setting, rate, times_s) if own[rate] < sum(best.times_s) else best
 
     def is_best(rate: float) -> bool:
         return own[rate] == min(own.values()) < math.inf
@@ -143,10 +131,6 @@ def _rates(
     while not is_best(max(own)) and _falls(own) and min(own) > _LOWEST * first and goes_on():
         best = yield from attempt(min(own) / 2)
     return best
-
-
-def _known(told: Sequence[float | None]) -> tuple[float, ...]:
-    return tuple(math.inf if each_s is None else each_s for each_s in told)
 
 
 def _falls(own: Mapping[float, float]) -> bool:
