@@ -70,29 +70,24 @@ Search = Generator[list[Wanted[Setting]], list[float | None], Tuned[Setting]]
 
 def search(
     settings: Sequence[Setting],
-    more: Callable[[Setting], Sequence[Setting]],
-    first: Callable[[Setting], float],
+    first: float,
     seeds: Sequence[int],
     most_s: float,
 ) -> Search[Setting]:
     """Search a scheme's settings for the least mean time over seeds; each gets its own best rate.
 
     Rates are tried in factors of two: upwards while that helps, else downwards. They begin with the
-    first rate, and in later settings with the best one so far, times the ratio of the two settings'
-    first rates. There a lower rate is tried once where both others take much longer than the best
-    setting does.
+    first rate, and in later settings with the best one so far. There a lower rate is tried once
+    where both others take much longer than the best setting does.
 
     Args:
         settings: tried in order.
-        more: returns settings to try after them, given the best of them.
-        first: returns a setting's first rate.
+        first: rate that is tried.
         seeds: of the runs.
         most_s: when a run ends in any case.
     """
-    best = Tuned(settings[0], first(settings[0]), (math.inf,) * len(seeds))
+    best = Tuned(settings[0], first, (math.inf,) * len(seeds))
     for setting in settings:
-        best = yield from _rates(best, setting, first, seeds, most_s)
-    for setting in more(best.setting):
         best = yield from _rates(best, setting, first, seeds, most_s)
     return best
 
@@ -100,15 +95,13 @@ def search(
 def _rates(
     best: Tuned[Setting],
     setting: Setting,
-    first_of: Callable[[Setting], float],
+    first: float,
     seeds: Sequence[int],
     most_s: float,
 ) -> Search[Setting]:
     """Try rates of one setting; return the best of them, or the best so far."""
-    first = first_of(setting)
     own: dict[float, float] = {}  # times on all seeds, infinite if any fails
     is_first = math.isinf(sum(best.times_s))
-    begins = first if is_first else best.rate * (first / first_of(best.setting))
 
     def attempt(rate: float) -> Search[Setting]:
         limits_s = [min(most_s, _PATIENCE * each_s) for each_s in best.times_s]
@@ -124,8 +117,8 @@ def _rates(
         known = min(own.values()) < math.inf
         return known or is_first or len(own) < _BEFORE_GIVING_UP
 
-    best = yield from attempt(begins)
-    best = yield from attempt(2 * begins)
+    best = yield from attempt(best.rate)
+    best = yield from attempt(2 * max(own))
     while is_best(max(own)) and max(own) < _HIGHEST * first:
         best = yield from attempt(2 * max(own))
     while not is_best(max(own)) and _falls(own) and min(own) > _LOWEST * first and goes_on():
@@ -201,6 +194,6 @@ def best_rates(
         return [None if each is None else each.reached_s for each in outcomes]
 
     def one(name: Name) -> Search[None]:
-        return search([None], lambda _: (), lambda _: first[name], seeds, most_s)
+        return search([None], first[name], seeds, most_s)
 
     return together({name: one(name) for name in makes}, run), log

@@ -270,10 +270,7 @@ class Runs:
         if not self._lab.quick:
             seeds = [self._lab.seed + each for each in self._tuning]
             longest_s = self.longest_s
-            searches = {
-                name: search([name], lambda best: (), lambda of: FIRST_RATE, seeds, longest_s)
-                for name in names
-            }
+            searches = {name: search([name], FIRST_RATE, seeds, longest_s) for name in names}
             found = together(searches, self._times_s)
         return found | {f"{OURS}{name}": found[rate_of] for name, rate_of in twins.items()}
 

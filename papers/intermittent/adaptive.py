@@ -69,12 +69,7 @@ def _tuned(lab: Lab, cases: Sequence[Case]) -> Mapping[Case, Tuned[Case]]:
         return {case: Tuned(case, FIRST_RATE, ()) for case in cases}
     networks = {**setting.NETWORKS, **setting.CHANGING}
     seeds = [lab.seed + each for each in _TUNING]
-    searches = {
-        case: search(
-            [case], lambda best: (), lambda of: FIRST_RATE, seeds, networks[case[0]].most_s
-        )
-        for case in cases
-    }
+    searches = {case: search([case], FIRST_RATE, seeds, networks[case[0]].most_s) for case in cases}
 
     def make(case: Case, wanted: Wanted[Case]) -> Trial:
         name, period = case

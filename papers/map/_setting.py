@@ -42,9 +42,9 @@ BATCH = 40  # where the slowest has 1/20 of the mean speed, its stated batch is 
 ALPHA = 0.3
 TARGET = 0.9
 GINIS = (0.0, 0.3, 0.6)
-FIRST_RATES = {0.0: 0.4, 0.9: 0.1}  # by momentum
-_ELEMENTS = 2410
-_CHUNKS = 32
+FIRST_RATE = 0.4
+CHUNK_ELEMENTS = 100  # NetStorm's million, of the model that is stood for
+_LETTERS_LOOKED_EVERY = 4  # steps: each evaluation is of all sites' models
 _WINDOWS = 60  # in the longest time of a run
 _MANY = 100_000  # updates, more than there is time for
 _JITTER = Lognormal(cv=0.05)
@@ -134,19 +134,16 @@ class Setting:
         name: what is chosen, such as its period; empty where nothing is.
         answers: what the scenario gives beside the defaults; not compared.
         batches: equal; stated, in proportion to the sites' speeds; or tuned by R²SP's rule.
-        momentum: of the steps, at sites or at servers.
     """
 
     name: str
     answers: Mapping[str, Any] = field(hash=False, compare=False)
     batches: Literal["equal", "stated", "tuned"] = "equal"
-    momentum: float = 0.0
 
     @property
     def told(self) -> str:
         """The setting, as text."""
-        momentum = f"momentum {self.momentum:g}" if self.momentum else "no momentum"
-        return ", ".join(filter(None, (self.name, f"{self.batches} batches", momentum)))
+        return ", ".join(filter(None, (self.name, f"{self.batches} batches")))
 
 
 # As netstorm/fig13's: Table II and Algorithm 3, with chunks and probes of the smaller model.
@@ -163,7 +160,6 @@ _PRO: Mapping[str, Any] = {
         least_gain="none",
     ),
     "auxiliary": Auxiliary(search="algorithm-3", when_full="primary"),
-    "chunk_elements": 1_000_000 // SMALLER,
 }
 
 
@@ -199,12 +195,12 @@ SCHEMES: Mapping[str, tuple[Setting, ...]] = {
     "gossip in pairs": (_pairs(1), _pairs(8)),
     "asynchronous PS": (Setting("", {"route": Fapt(roots=1), "pace": Asp()}),),
 }
-"""Each scheme's settings, but for batches and momentum, which all have alike."""
+"""Each scheme's settings, but for batches, which all have alike."""
 _SERVED = ("R²SP", "HAAF", "asynchronous PS")
 
 
 def settings(scheme: str, gini: float) -> tuple[Setting, ...]:
-    """Return a scheme's settings without momentum.
+    """Return a scheme's settings.
 
     Where sites are unequal, batches are stated too; where the model is served, R²SP's rule may tune
     them.
@@ -216,11 +212,6 @@ def settings(scheme: str, gini: float) -> tuple[Setting, ...]:
     if scheme in _SERVED:
         found = (*(replace(each, batches="tuned") for each in SCHEMES[scheme]), *found)
     return found
-
-
-def with_momentum(setting: Setting) -> tuple[Setting, ...]:
-    """Return what is tried after the best setting without momentum."""
-    return (replace(setting, momentum=max(FIRST_RATES)),)
 
 
 @cache
@@ -254,6 +245,13 @@ def _load(setting: Setting, speeds: Mapping[str, float]) -> AnyLoad:
     return EqualBatches()
 
 
+def _looked_every(how: Setting) -> int:
+    """Return how many steps lie between evaluations: a period, at least some steps with gossip."""
+    period = how.answers.get("period")
+    steps = period.steps if isinstance(period, Every) else 1
+    return max(steps, _LETTERS_LOOKED_EVERY) if "gossip" in how.answers else steps
+
+
 def trial(
     lab: Lab,
     how: Setting,
@@ -283,7 +281,6 @@ def trial(
     batch = max(1, round(BATCH * min(speeds.values()) / mean)) if is_tuned else BATCH
     longest_s = NETWORKS[name].most_s / (10 if lab.quick else 1)
     local = {"period", "gossip"} & how.answers.keys()
-    period = how.answers.get("period")
     scenario = Scenario(
         overlay=overlay.name,
         load=_load(how, speeds),
@@ -292,11 +289,9 @@ def trial(
             model="mlp",
             hidden=(32,),
             learning_rate=rate * batch / BATCH,
-            momentum=how.momentum,
             batch_size=batch,
             partition=Dirichlet(alpha=ALPHA),
-            # After an average, not after the local steps before it.
-            evaluate_every=period.steps if isinstance(period, Every) else 1,
+            evaluate_every=_looked_every(how),
             target_accuracy=TARGET,
         ),
         stop=Stop(
@@ -313,7 +308,8 @@ def trial(
         ),
         sample_every_s=1e6,
         seed=seed,
-        **{"chunk_elements": -(-_ELEMENTS // _CHUNKS), **how.answers},
+        chunk_elements=CHUNK_ELEMENTS,
+        **how.answers,
     )
     about: dict[str, Label] = {"network": name, "gini": gini, "rate": rate, "seed": seed}
     return Trial({**labels, **about}, scenario, overlay, without=_UNUSED)

@@ -15,7 +15,7 @@ from papers._lab import Lab, Outcome, Trial
 from papers._result import Result, Row
 from papers._tuning import Tuned, Wanted, all_of, search, times_s, together
 from papers.map import _setting as setting
-from papers.map._setting import FIRST_RATES, GINIS, NETWORKS, SCHEMES, Setting
+from papers.map._setting import FIRST_RATE, GINIS, NETWORKS, SCHEMES, Setting
 
 _SEEDS = 8
 _TUNING = (1000, 1001)  # added to the first seed: not among those that are measured
@@ -29,10 +29,10 @@ _NOTE = (
     f"computes in {setting.STEP_S:g} s; jitter 5 %. The target is {setting.TARGET:.0%} of held-out "
     "samples, in the mean of the evaluations in a sixtieth of the longest time of a run, and over "
     "the sites' models where these differ. Where models are averaged with a period, they are "
-    "evaluated at its end alone. Each scheme has the setting, batches, momentum and learning rate "
-    f"that were best on two other seeds. Times and bytes are medians of {_SEEDS} seeds, the least "
-    "to the most in parentheses; bytes are of all links "
-    "until the target. A scheme is first if it reaches the target with all seeds, in the "
+    "evaluated at its end alone; gossip's, every four or eight steps. Each scheme has the setting, "
+    "batches and learning rate that were best on two other seeds. Times and bytes are medians of "
+    f"{_SEEDS} seeds, the least to the most in parentheses; bytes are of all links until the "
+    "target. A scheme is first if it reaches the target with all seeds, in the "
     "least geometric mean of times. Margins are geometric means of ratios, seed by seed, with "
     "intervals of Student's t on their logarithms, all of which hold with 95 % (Bonferroni). A run "
     "that misses the target counts as if it had reached it at its end. A rival whose interval "
@@ -156,8 +156,7 @@ def _tuned(lab: Lab, name: str) -> dict[Cell, Tuned[Setting]]:
     searches = {
         cell: search(
             setting.settings(cell[1], cell[0]),
-            setting.with_momentum,
-            lambda of: FIRST_RATES[of.momentum],
+            FIRST_RATE,
             seeds,
             most_s,
         )
@@ -172,7 +171,7 @@ def _tuned(lab: Lab, name: str) -> dict[Cell, Tuned[Setting]]:
 
 
 def _untuned(of: Setting) -> Tuned[Setting]:
-    return Tuned(of, FIRST_RATES[of.momentum], ())
+    return Tuned(of, FIRST_RATE, ())
 
 
 def _trial(

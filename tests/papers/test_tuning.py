@@ -14,11 +14,7 @@ from papers._tuning import Tuned, Wanted, best_rates, search, together
 Times = Callable[[Wanted[str]], float | None]
 
 
-def found(
-    settings: Sequence[str],
-    times_s: Times,
-    more: Callable[[str], Sequence[str]] = lambda best: (),
-) -> tuple[Tuned[str], list[Wanted[str]]]:
+def found(settings: Sequence[str], times_s: Times) -> tuple[Tuned[str], list[Wanted[str]]]:
     made: list[Wanted[str]] = []
 
     def run(wanted: list[tuple[str, Wanted[str]]]) -> list[float | None]:
@@ -28,7 +24,7 @@ def found(
             for _, each in wanted
         ]
 
-    searches = {"it": search(settings, more, lambda of: 0.4, (1000, 1001), 500.0)}
+    searches = {"it": search(settings, 0.4, (1000, 1001), 500.0)}
     return together(searches, run)["it"], made
 
 
@@ -49,12 +45,6 @@ def test_a_run_ends_a_quarter_later_than_the_best_of_its_seed() -> None:
     _, made = found(["a", "b"], lambda wanted: 80.0 if wanted.setting == "a" else 300.0)
     assert made[0].most_s == 500
     assert {each.most_s for each in made[2:]} == {100.0}
-
-
-def test_what_comes_after_the_best_setting_is_tried_too() -> None:
-    times_s = {"a": 90.0, "b": 80.0, "b, more": 60.0}
-    best, _ = found(["a", "b"], lambda of: times_s[of.setting], lambda best: (f"{best}, more",))
-    assert best.setting == "b, more"
 
 
 def test_where_none_gets_there_the_first_setting_has_the_first_rate() -> None:
@@ -83,24 +73,6 @@ def test_a_later_setting_begins_with_the_best_rate_so_far() -> None:
     assert [each.rate for each in made if each.setting == "c"][::2] == [3.2, 6.4, 1.6]
 
 
-def test_a_setting_of_a_lower_first_rate_begins_as_much_below_the_best_so_far() -> None:
-    first = {"plain": 0.4, "momentum": 0.1}
-    made: list[Wanted[str]] = []
-
-    def run(wanted: list[tuple[str, Wanted[str]]]) -> list[float | None]:
-        made.extend(each for _, each in wanted)
-        plain = {0.4: 90.0, 0.8: 80.0, 1.6: 90.0}
-        return [
-            plain.get(of.rate) if of.setting == "plain" else {0.2: 50.0, 0.4: 60.0}.get(of.rate)
-            for _, of in wanted
-        ]
-
-    tried = search(["plain"], lambda best: ["momentum"], lambda of: first[of], [1000], 500.0)
-    best = together({"it": tried}, run)["it"]
-    assert best == Tuned("momentum", 0.2, (50.0,))
-    assert [each.rate for each in made if each.setting == "momentum"] == [0.2, 0.4, 0.1]
-
-
 def test_searches_advance_together() -> None:
     rounds: list[int] = []
 
@@ -108,9 +80,7 @@ def test_searches_advance_together() -> None:
         rounds.append(len(wanted))
         return [each.rate + 1 for _, each in wanted]
 
-    searches = {
-        name: search([name], lambda best: (), lambda of: 0.4, [1000], 500.0) for name in "abc"
-    }
+    searches = {name: search([name], 0.4, [1000], 500.0) for name in "abc"}
     assert {name: each.rate for name, each in together(searches, run).items()} == {
         "a": 0.025,
         "b": 0.025,
