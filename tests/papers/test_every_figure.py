@@ -10,7 +10,8 @@ from papers import EXPERIMENTS
 PAGES = Path(__file__).parents[2] / "docs" / "reproductions"
 PAPERS = ("netstorm", "r2sp", "haaf", "intermittent")
 NAMES = re.compile(rf"`((?:{'|'.join(PAPERS)})/[\w-]+)`")
-VERDICT = re.compile(r".+\n\n\*\*(Holds|Holds in part|Does not hold|No verdict)\.?\*\*")  # after the heading
+# After the heading.
+VERDICT = re.compile(r".+\n\n\*\*(Holds|Holds in part|Does not hold|No verdict)\.?\*\*")
 WITHOUT_A_CLAIM = re.compile(r"beyond the paper|not in the paper|appendix")
 
 

@@ -66,17 +66,19 @@ def _serving(service: Service) -> Iterator[tuple[str, str]]:
         scheduler = service.scheduler(service.network(), token, Silent())
         return scheduler, show(await scheduler.listen(_LISTEN))
 
-    scheduler, address = thread.run(start())
-
-    async def end() -> None:
+    async def end(scheduler: Scheduler) -> None:
         scheduler.abort("the block that made the group was left")
         await scheduler.close()
 
     try:
-        yield address, token
+        scheduler, address = thread.run(start())
+        try:
+            yield address, token
+        finally:
+            if not sys.is_finalizing():  # during that, the loop's thread no longer runs
+                thread.run(end(scheduler))
     finally:
-        if not sys.is_finalizing():  # during that, the loop's thread no longer runs
-            thread.run(end())
+        if not sys.is_finalizing():
             thread.close()
 
 
