@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from functools import cache
 from hashlib import sha256
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -48,6 +49,9 @@ class Store(Protocol):
         """Keep a run."""
 
 
+_fields = cache(msgspec.structs.fields)  # compiles annotations at each call
+
+
 def written(settings: Any, names: set[str], language: Collection[str] | None = None) -> str:
     """Return a run's settings as text.
 
@@ -61,7 +65,7 @@ def written(settings: Any, names: set[str], language: Collection[str] | None = N
     def write(value: Any) -> Any:
         if isinstance(value, msgspec.Struct):
             found = {"": type(value).__name__}
-            for each in msgspec.structs.fields(type(value)):
+            for each in _fields(type(value)):
                 name, of = f"{type(value).__name__}.{each.name}", getattr(value, each.name)
                 if language is None or name in language or not _has_default(each, of):
                     names.add(name)
