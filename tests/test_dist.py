@@ -19,6 +19,8 @@ import pytest
 
 import anabranch
 
+from .parsed import nodes
+
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src"
 PACKAGES = "anabranch", "anabranch_lab"
@@ -97,7 +99,7 @@ def test_the_wheel_names_every_package_that_is_imported(built: Path, package: st
     named = {re.split(r"[^\w.-]", each)[0].lower() for each in needed if not tools.search(each)}
     imported = set()
     for file in (SOURCE / package).rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        for node in nodes(file):
             if isinstance(node, ast.Import):
                 imported |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

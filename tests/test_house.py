@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from .parsed import nodes
+
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "anabranch"
 LAB = ROOT / "src" / "anabranch_lab"
@@ -50,7 +52,7 @@ def imported() -> frozenset[tuple[str, str]]:
     """Return every pair (room, room it imports from), wherever in a file the import stands."""
     found = set()
     for room, file in files():
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes(file):
             modules: list[str] = []
             if isinstance(node, ast.Import):
                 modules = [alias.name for alias in node.names]
@@ -105,7 +107,7 @@ def test_arrows_go_from_papers_to_the_lab_and_from_the_lab_to_the_runtime() -> N
 def test_a_class_that_is_large_says_why_it_is_one() -> None:
     silent, told = [], 0
     for _, file in files():
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes(file):
             if not isinstance(node, ast.ClassDef):
                 continue
             methods = [
@@ -144,7 +146,7 @@ def modules_used_by() -> dict[str, set[str]]:
     """Return who imports each module of ours, by the module: rooms, entry points, users."""
     used = defaultdict(set)
     for room, file in files():
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes(file):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     used[alias.name].add(room)
@@ -176,7 +178,7 @@ def module_file(module: str) -> Path | None:
 def names_bound_in(file: Path) -> frozenset[str]:
     """Return what a file imports, defines or assigns, in any scope."""
     found = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes(file):
         if isinstance(node, ast.Import | ast.ImportFrom):
             found |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -250,7 +252,7 @@ def callers() -> dict[str, list[str]]:
     found = defaultdict(list)
     for _, file in files():
         place = file.relative_to(ROOT).as_posix().removeprefix("src/anabranch/")
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes(file):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
                 called = node.func
                 found[called.id if isinstance(called, ast.Name) else called.attr].append(place)
@@ -260,7 +262,7 @@ def callers() -> dict[str, list[str]]:
 def imports_of(file: Path) -> list[tuple[str, set[str]]]:
     """Return the modules of ours that a file imports from, each with the names."""
     found = []
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes(file):
         if isinstance(node, ast.Import):
             found += [(alias.name, set()) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -337,7 +339,7 @@ IMPURE = {"asyncio", "datetime", "random", "socket", "subprocess", "threading", 
 @pytest.mark.parametrize("place", [*PURE, *(f"../anabranch_lab/{place}" for place in LAB_PURE)])
 def test_what_is_pure_imports_no_clock_socket_or_loop(place: str) -> None:
     for file in sorted((SOURCE / place).rglob("*.py")) or [SOURCE / place]:
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes(file):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.module:
                 names = [node.module]
@@ -347,9 +349,8 @@ def test_what_is_pure_imports_no_clock_socket_or_loop(place: str) -> None:
 def test_no_site_or_scheduler_asks_which_world_it_is_in() -> None:
     for room in ("site", "scheduler", "net"):
         for file in (SOURCE / room).rglob("*.py"):
-            tree = ast.parse(file.read_text())
-            words = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-            words |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+            words = {node.id for node in nodes(file) if isinstance(node, ast.Name)}
+            words |= {node.attr for node in nodes(file) if isinstance(node, ast.Attribute)}
             assert not {word for word in words if "simul" in word.lower()}, file
 
 

@@ -36,6 +36,8 @@ from anabranch_lab.run.scenario import load as load_scenario
 from tests.every import every
 from tests.test_cli import Done, anabranch
 
+from .parsed import nodes
+
 SOURCE = Path(__file__).parent.parent / "src" / "anabranch"
 HOSTILE = "-[/] gpu[west] :smile: <script>alert(1)</script> \"'\x1b[99m\x9b\x7f\n$x$ \\ %{y} {0} é"
 SHOWN = visible(HOSTILE)
@@ -309,18 +311,16 @@ def test_a_wrong_encoding_is_named_with_the_file_and_the_fix(name: str, tmp_path
 
 def calls(file: Path) -> set[str]:
     """Return the names of the functions and methods that a file calls."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    called = [node.func for node in nodes(file) if isinstance(node, ast.Call)]
     names = {each.id for each in called if isinstance(each, ast.Name)}
     return names | {f".{each.attr}" for each in called if isinstance(each, ast.Attribute)}
 
 
 def imports(file: Path) -> set[str]:
     """Return the packages that a file imports."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    nodes = list(ast.walk(tree))
-    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    found = nodes(file)
+    names = [alias.name for node in found if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in found if isinstance(node, ast.ImportFrom)]
     return {name.partition(".")[0] for name in names}
 
 

@@ -31,6 +31,8 @@ from anabranch.fleet import (
     uneven_samples_per_s,
 )
 
+from ..parsed import nodes
+
 NAMES = [f"dc{i}" for i in range(1, 10)]
 
 
@@ -431,7 +433,6 @@ def test_the_room_knows_no_other_room() -> None:
     files = [*Path(fleet.__file__).parent.glob("*.py")]
     assert files
     for file in files:
-        tree = ast.parse(file.read_text())
-        modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        modules = {node.module or "" for node in nodes(file) if isinstance(node, ast.ImportFrom)}
         ours = {module for module in modules if module.startswith("anabranch")}
         assert not [each for each in ours if not each.startswith(allowed)]

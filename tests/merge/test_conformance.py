@@ -28,6 +28,8 @@ from anabranch.merge import (
     UpdateFacts,
 )
 
+from ..parsed import nodes
+
 EACH: list[AnyMerge] = [
     Mean(),
     DataSize(),
@@ -174,7 +176,7 @@ def test_facts_that_cannot_be_are_refused(changed: dict[str, float], complaint: 
 
 def test_the_room_knows_numbers_and_nothing_else() -> None:
     for file in Path(room.__file__).parent.glob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes(file):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.module:
                 names = [node.module]

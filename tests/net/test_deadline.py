@@ -11,6 +11,8 @@ import anabranch
 from anabranch.net.deadline import AwakeTime, after, within
 from anabranch_lab.sim.loop import VirtualLoop, process_of, run_virtually
 
+from ..parsed import nodes
+
 
 def fires_after_s(delay_s: float, *stalls: tuple[float, float]) -> float:
     """Return when a deadline fires, where its process stands still from each moment to another."""
@@ -105,7 +107,7 @@ TIMERS = {"call_later", "call_at", "timeout", "wait_for"}
 
 
 def timers(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             bounded = node.func.attr == "wait" and any(k.arg == "timeout" for k in node.keywords)
             if node.func.attr in TIMERS or bounded:

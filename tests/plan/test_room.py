@@ -9,6 +9,7 @@ from pathlib import Path
 import anabranch.plan as plan
 
 from ..every import every
+from ..parsed import nodes
 
 ROOM = Path(plan.__file__).parent
 INWARD = (
@@ -20,7 +21,7 @@ IMPURE = {"asyncio", "os", "pathlib", "random", "socket", "threading", "time"}
 
 def imports_of(file: Path) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes(file):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
