@@ -28,7 +28,7 @@ def compared(ours_s: Sequence[float], theirs_s: Sequence[float]) -> str:
     told = f"{math.exp(fmean(logs)):.3f}"
     if len(logs) > 1:
         low, high = interval(logs)
-        told += f" ({math.exp(low):.2f} to {math.exp(high):.2f})"
+        told += f" ({bound(math.exp(low))} to {bound(math.exp(high))})"
     return f"{told}; {sooner}"
 
 
@@ -43,6 +43,22 @@ def spread_s(times_s: Sequence[float]) -> str:
         return "not reached"
     told = f"{median(reached):.3g} ({min(reached):.3g} to {max(reached):.3g}) s"
     return told if len(reached) == len(times_s) else f"{told}, in {len(reached)} of {len(times_s)}"
+
+
+def bound(value: float, form: str = ".2f", none: float = 1.0) -> str:
+    """Return a bound of an interval as text, with as many digits as tell it from no difference.
+
+    Args:
+        value: the bound.
+        form: its format, with one digit for the number of decimals.
+        none: what stands for no difference: 1 for ratios, 0 for gains.
+
+    >>> bound(0.84), bound(1.0037), bound(1.0), bound(-0.04, "+.1f", 0.0)
+    ('0.84', '1.004', '1.00', '-0.04')
+    """
+    begins, digits, ends = form[:-2], int(form[-2]), form[-1]
+    finer = (format(value, f"{begins}{more}{ends}") for more in range(digits, digits + 4))
+    return next((told for told in finer if float(told) != none), format(value, form))
 
 
 def interval(values: Sequence[float], of: int = 1) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
-from papers._compare import compared, interval
+from papers._compare import bound, compared, interval
 from papers._lab import Label, Outcome
 
 
@@ -91,7 +91,7 @@ def more(ours: Sequence[float], theirs: Sequence[float], form: str = "+.1f") -> 
     if len(gains) < 2:
         return told
     low, high = interval(gains)
-    return f"{told} ({low:{form}} to {high:{form}})"
+    return f"{told} ({bound(low, form, 0.0)} to {bound(high, form, 0.0)})"
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
@@ -108,7 +108,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
     if len(logs) < 2:
         return told
     low, high = interval(logs)
-    return f"{told} ({math.exp(low):.2f} to {math.exp(high):.2f})"
+    return f"{told} ({bound(math.exp(low))} to {bound(math.exp(high))})"
 
 
 def trees(runs: Sequence[Outcome]) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 from statistics import fmean, median
 from typing import Any
 
-from papers._compare import interval
+from papers._compare import bound, interval
 from papers._experiment import Experiment
 from papers._lab import Lab, Outcome, Trial
 from papers._result import Result, Row
@@ -84,7 +84,7 @@ class Verdict:
         mean, low, high = self.margins[name]
         missed = f", {self.missed[name]} missed" if name in self.missed else ""
         least = "at least " if missed else ""
-        return f"{name} {least}{mean:.2f} ({low:.2f} to {high:.2f}){missed}"
+        return f"{name} {least}{mean:.2f} ({bound(low)} to {bound(high)}){missed}"
 
 
 def verdict(times_s: Mapping[str, Sequence[float]], most_s: float) -> Verdict:
