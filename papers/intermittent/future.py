@@ -1,6 +1,6 @@
 """Malik, Qi and Dalla, V: a bound on a node's lead, messages after a move, sparse networks.
 
-With nine nodes alone, since three have no sparse network.
+With nine nodes alone: a ring of three is complete.
 """
 
 from __future__ import annotations
