@@ -27,8 +27,7 @@ def compared(ours_s: Sequence[float], theirs_s: Sequence[float]) -> str:
         return f"{sooner}; in {len(logs)} do both reach it"
     told = f"{math.exp(fmean(logs)):.3f}"
     if len(logs) > 1:
-        low, high = interval(logs)
-        told += f" ({bound(math.exp(low))} to {bound(math.exp(high))})"
+        told += f" ({ratio_interval(logs)})"
     return f"{told}; {sooner}"
 
 
@@ -59,6 +58,15 @@ def bound(value: float, form: str = ".2f", none: float = 1.0) -> str:
     begins, digits, ends = form[:-2], int(form[-2]), form[-1]
     finer = (format(value, f"{begins}{more}{ends}") for more in range(digits, digits + 4))
     return next((told for told in finer if float(told) != none), format(value, form))
+
+
+def ratio_interval(logs: Sequence[float]) -> str:
+    """Return a 95 % confidence interval of ratios' geometric mean, as text, from their logarithms.
+
+    >>> ratio_interval([0.0, 0.0])
+    '1.00 to 1.00'
+    """
+    return " to ".join(bound(math.exp(each)) for each in interval(logs))
 
 
 def interval(values: Sequence[float], of: int = 1) -> tuple[float, float]:

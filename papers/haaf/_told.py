@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
-from papers._compare import bound, compared, interval
+from papers._compare import bound, compared, interval, ratio_interval
 from papers._lab import Label, Outcome
 
 
@@ -107,8 +107,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
     told = f"{math.exp(fmean(logs)):.2f}"
     if len(logs) < 2:
         return told
-    low, high = interval(logs)
-    return f"{told} ({bound(math.exp(low))} to {bound(math.exp(high))})"
+    return f"{told} ({ratio_interval(logs)})"
 
 
 def trees(runs: Sequence[Outcome]) -> str:

@@ -43,7 +43,7 @@ ALPHA = 0.3
 TARGET = 0.9
 GINIS = (0.0, 0.3, 0.6)
 FIRST_RATE = 0.4
-CHUNK_ELEMENTS = 100  # NetStorm's million, of the model that is stood for
+_CHUNK_ELEMENTS = 100  # NetStorm's million, of the model that is stood for
 _LETTERS_LOOKED_EVERY = 4  # steps: each evaluation is of all sites' models
 _WINDOWS = 60  # in the longest time of a run
 _MANY = 100_000  # updates, more than there is time for
@@ -308,7 +308,7 @@ def trial(
         ),
         sample_every_s=1e6,
         seed=seed,
-        chunk_elements=CHUNK_ELEMENTS,
+        chunk_elements=_CHUNK_ELEMENTS,
         **how.answers,
     )
     about: dict[str, Label] = {"network": name, "gini": gini, "rate": rate, "seed": seed}

@@ -66,19 +66,21 @@ def _serving(service: Service) -> Iterator[tuple[str, str]]:
         scheduler = service.scheduler(service.network(), token, Silent())
         return scheduler, show(await scheduler.listen(_LISTEN))
 
-    async def end(scheduler: Scheduler) -> None:
+    try:
+        scheduler, address = thread.run(start())
+    except BaseException:
+        thread.close()
+        raise
+
+    async def end() -> None:
         scheduler.abort("the block that made the group was left")
         await scheduler.close()
 
     try:
-        scheduler, address = thread.run(start())
-        try:
-            yield address, token
-        finally:
-            if not sys.is_finalizing():  # during that, the loop's thread no longer runs
-                thread.run(end(scheduler))
+        yield address, token
     finally:
-        if not sys.is_finalizing():
+        if not sys.is_finalizing():  # during that, the loop's thread no longer runs
+            thread.run(end())
             thread.close()
 
 
