@@ -112,13 +112,18 @@ class Again:
 def again(document: Mapping[str, Any], data_dir: Path | None) -> Again | None:
     """Make a result's smallest run again; None where it has no run, or runs of real processes.
 
+    A number that a script computes before its runs, such as how long they last, is no run if there
+    are others.
+
     Raises:
         DataError: the run needs data that are not here.
     """
     record = Record.of(document)
     if document["world"] == "emulated" or not record.runs:
         return None
-    smallest = min(record.runs.values(), key=lambda each: (each["cpu_s"], each["key"]))
+    each_run = record.runs.values()
+    runs = [each for each in each_run if isinstance(each["made"], Mapping)] or each_run
+    smallest = min(runs, key=lambda each: (each["cpu_s"], each["key"]))
     store = AllButOne(record, smallest["key"])
     with suppress(Missing):
         _experiment(document).make(_lab(document, store, data_dir))
@@ -126,7 +131,8 @@ def again(document: Mapping[str, Any], data_dir: Path | None) -> Again | None:
         raise DataError("its script does without the data that its smallest run needs")
     (ran,) = store.again
     was = smallest["made"]
-    about = ", ".join(map(str, was["labels"].values())) if "labels" in was else smallest["key"]
+    labels = was.get("labels", {}) if isinstance(was, Mapping) else {}
+    about = ", ".join(map(str, labels.values())) or smallest["key"]
     return Again(about, ran.cpu_s, tuple(_differing(was, json.loads(json.dumps(plain(ran.made))))))
 
 

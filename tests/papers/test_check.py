@@ -121,6 +121,15 @@ def test_the_smallest_run_may_be_a_function_of_its_job(document: dict[str, Any])
     assert done.differs == ("value was 17, is 16",)
 
 
+def test_a_number_that_is_computed_before_the_runs_is_none_of_them(document: dict[str, Any]):
+    first, *_, number = document["runs"][:4]
+    first["cpu_s"] = -1.0
+    number |= {"cpu_s": -2.0, "made": 16.0}
+    done = _check.again(document, None)
+    assert done is not None
+    assert (done.about, done.differs) == ("first", ())
+
+
 def unfound(of: int, data_dir: Path | None) -> Squared:
     raise DataError("squares are nowhere; give --data-dir")
 
