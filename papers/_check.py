@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,12 +18,13 @@ from papers._result import Result, said
 
 RESULTS = Path(__file__).parent.parent / "docs" / "reproductions" / "results"
 
-
 OF_THE_RUNS = (
     *("experiment", "title", "seed", "quick", "world", "commit", "versions"),
     *("language", "runs"),
 )
 """Keys of a result's JSON that only new runs change."""
+_SAME = 1e-6
+"""Between a number and the same one of another machine; last bits of sums of floats differ."""
 
 
 class Missing(Exception):
@@ -144,6 +146,9 @@ def _differing(was: Any, now: Any, where: str = "") -> Iterator[str]:
     elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
         for number, pair in enumerate(zip(was, now, strict=True)):
             yield from _differing(*pair, f"{where}[{number}]")
+    elif isinstance(was, float) and isinstance(now, float):
+        if not math.isclose(was, now, rel_tol=_SAME, abs_tol=_SAME):
+            yield f"{where} was {was}, is {now}"
     elif was != now:
         yield f"{where} was {was}, is {now}"
 
