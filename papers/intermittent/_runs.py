@@ -276,20 +276,20 @@ class Runs:
 
     def _times_s(self, wanted: Sequence[tuple[str, Wanted[str]]]) -> list[float | None]:
         """Return when tuning runs first reached the target."""
-        trials: dict[str, Trial] = {}
-        jobs: dict[str, Job] = {}
-        for name, each in wanted:
+        trials: dict[int, Trial] = {}  # by their place among the wanted
+        jobs: dict[int, Job] = {}
+        for place, (name, each) in enumerate(wanted):
             if name.startswith(OURS):
                 of = name.removeprefix(OURS), each.rate, each.seed
-                trials[name] = self._trial(*of, "first", each.most_s)
+                trials[place] = self._trial(*of, "first", each.most_s)
                 continue
             job = self._job(name, each.rate, each.seed, "first")
             least_s = self.step_s + (LATENCY_S / EVERY[name] if name in EVERY else 0.0)
             fits = min(job.most_iterations, math.ceil(each.most_s / least_s))
             longest_s = min(job.longest_s, each.most_s)
-            jobs[name] = replace(job, most_iterations=fits, longest_s=longest_s)
+            jobs[place] = replace(job, most_iterations=fits, longest_s=longest_s)
         made = self._lab.map(_made, [*jobs.values()], Made)
         found = dict(zip(trials, times_s(self._lab, [*trials.values()]), strict=True))
-        for (name, job), done in zip(jobs.items(), made, strict=True):
-            found[name] = self._timed(job, done).reached_by.get("first")
-        return [found[name] for name, _ in wanted]
+        for (place, job), done in zip(jobs.items(), made, strict=True):
+            found[place] = self._timed(job, done).reached_by.get("first")
+        return [found[place] for place in range(len(wanted))]
