@@ -83,7 +83,7 @@ _HAAF = (
     haaf_trees,
 )
 
-EXPERIMENTS = {
+EXPERIMENTS: dict[str, Experiment] = {
     each.name: each
     for each in (
         *(figure.EXPERIMENT for figure in (*_NETSTORM, *_R2SP, *_HAAF)),

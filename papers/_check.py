@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import papers
 from anabranch_lab.tasks.kinds import DataError
 from papers._lab import Lab
-from papers._record import Ran, Record, plain
-from papers._result import Result, said
+from papers._record import Ran, Record
+from papers._result import said
 
 RESULTS = Path(__file__).parent.parent / "docs" / "reproductions" / "results"
 
@@ -28,22 +27,27 @@ _SAME = 1e-6
 
 
 class Missing(Exception):
-    """The smallest run has been made again: the script need not go on."""
+    """The smallest run has been made again: the script need not go on.
+
+    Args:
+        settings: of the run.
+    """
+
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class AllButOne:
     """A :class:`papers._record.Store` of recorded runs, without one, which is made again.
 
     Args:
         record: all runs.
         key: of the run that is missing.
-        again: the run, when it has been made again.
     """
 
     record: Record
     key: str
-    again: list[Ran[Any]] = field(default_factory=list)
 
     def find(self, settings: Any, kind: type[Any]) -> Ran[Any] | None:
         """Return the recorded run, or None for the missing one."""
@@ -51,27 +55,19 @@ class AllButOne:
         return None if self.record.key_of(settings) == self.key else ran
 
     def add(self, settings: Any, ran: Ran[Any]) -> None:
-        """Note the run that was made again."""
-        self.again.append(ran)
-        raise Missing
-
-
-def replayed(document: Mapping[str, Any]) -> Result:
-    """Return what today's script says of the recorded runs of a result's JSON.
-
-    Raises:
-        NotRecorded: the script asks for a run that was not made: its settings have changed.
-    """
-    return _experiment(document).make(_lab(document, Record.of(document)))
+        """Say that the run was made again; the lab has recorded it."""
+        raise Missing(settings)
 
 
 def differences(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield how today's script differs from a result's JSON, without making a run.
 
     Raises:
-        NotRecorded: see :func:`replayed`.
+        NotRecorded: the script is gone, or it asks for a run that was not made: its settings have
+            changed.
     """
-    now = json.loads(json.dumps(said(replayed(document))))
+    record = Record.of(document)
+    now = json.loads(json.dumps(said(_experiment(document).make(_lab(document, record)))))
     was = {name: of for name, of in document.items() if name not in OF_THE_RUNS}
     for ours, theirs in zip(now["rows"], was["rows"], strict=False):
         if ours != theirs:
@@ -83,17 +79,20 @@ def differences(document: Mapping[str, Any]) -> Iterator[str]:
     for name in sorted((now.keys() | was.keys()) - {"rows", "notes"}):
         if now.get(name) != was.get(name):
             yield f"{name} differs"
+    if unasked := record.runs.keys() - record.asked:
+        yield f"its script does not ask for {len(unasked)} of its runs, such as {min(unasked)}"
 
 
 def said_anew(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a result's JSON with what today's script says of its runs.
 
     Raises:
-        NotRecorded: see :func:`replayed`.
+        NotRecorded: see :func:`differences`.
     """
     about = {name: document[name] for name in OF_THE_RUNS if name not in ("language", "runs")}
     runs = {name: document[name] for name in ("language", "runs")}
-    return {**about, **said(replayed(document)), **runs}
+    result = _experiment(document).make(_lab(document, Record.of(document)))
+    return {**about, **said(result), **runs}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +126,17 @@ def again(document: Mapping[str, Any], data_dir: Path | None) -> Again | None:
     runs = [each for each in each_run if isinstance(each["made"], Mapping)] or each_run
     smallest = min(runs, key=lambda each: (each["cpu_s"], each["key"]))
     store = AllButOne(record, smallest["key"])
-    with suppress(Missing):
-        _experiment(document).make(_lab(document, store, data_dir))
-    if not store.again:
+    lab = _lab(document, store, data_dir)
+    try:
+        _experiment(document).make(lab)
+    except Missing as made:
+        ran = lab.record.runs[lab.record.key_of(made.settings)]
+    else:
         raise DataError("its script does without the data that its smallest run needs")
-    (ran,) = store.again
     was = smallest["made"]
     labels = was.get("labels", {}) if isinstance(was, Mapping) else {}
     about = ", ".join(map(str, labels.values())) or smallest["key"]
-    return Again(about, ran.cpu_s, tuple(_differing(was, json.loads(json.dumps(plain(ran.made))))))
+    return Again(about, ran["cpu_s"], tuple(_differing(was, json.loads(json.dumps(ran["made"])))))
 
 
 def _differing(was: Any, now: Any, where: str = "") -> Iterator[str]:
@@ -163,8 +164,10 @@ def documents(folder: Path, names: Iterable[str] = ()) -> Iterator[tuple[Path, d
 
 
 def _experiment(document: Mapping[str, Any]) -> papers.Experiment:
-    (found,) = papers.find(document["experiment"])
-    return found
+    name = document["experiment"]
+    if name not in papers.EXPERIMENTS:
+        raise papers.NotRecorded(f"no script makes {name}; remove its JSON")
+    return papers.EXPERIMENTS[name]
 
 
 def _lab(

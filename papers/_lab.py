@@ -8,7 +8,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import partial
 from itertools import count
 from multiprocessing import get_context
@@ -20,6 +20,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from anabranch import overlay as overlays
+from anabranch._typed_toml import listed, nearest
 from anabranch.log import Event, RunSummary, UnknownEvent, UpdateApplied, read_events, summarise
 from anabranch.log.events import REACHED_BY, StepDone
 from anabranch.log.pacing import Iteration
@@ -47,7 +48,10 @@ class Trial:
         scenario: what runs, with one route; the lab names its overlay when it writes the file.
         overlay: the network.
         loss: the bound of :attr:`Outcome.loss_fell_s`; None: no such bound.
-        without: fields of the outcome that the experiment does not use and does not keep.
+        without: fields of the outcome that the experiment does not use and does not record.
+
+    Raises:
+        ValueError: an outcome has no such field, or each needs it.
     """
 
     labels: Mapping[str, Label]
@@ -55,6 +59,12 @@ class Trial:
     overlay: Overlay
     loss: float | None = None
     without: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.without:
+            if name not in _DEFAULTS:
+                near = nearest(name, _DEFAULTS) or f"there are {listed(_DEFAULTS)}"
+                raise ValueError(f"no outcome can be without {name!r}; {near}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +152,9 @@ class Outcome:
     aborted: str | None = None
 
 
+_DEFAULTS = {each.name: default(each) for each in fields(Outcome) if default(each) is not MISSING}
+
+
 class Lab:
     """Runs trials; each scenario runs once on each network, however often it is wanted.
 
@@ -212,9 +225,7 @@ class Lab:
         texts = [written(each, set()) for each in settings]
         wanted: dict[str, tuple[Any, Trial]] = {}
         for text, what, trial in zip(texts, settings, trials, strict=True):
-            if text in self._known:
-                self.record.add(what, self._known[text])
-            else:
+            if text not in self._known:
                 wanted.setdefault(text, (what, trial))
         if emulate:
             for _, trial in wanted.values():
@@ -227,7 +238,7 @@ class Lab:
             if file is not None:
                 ran = Ran(replace(ran.made, scenario_file=file.name), ran.cpu_s)
             self._known[text] = ran
-            self.record.add(wanted[text][0], ran)
+            self._record(*wanted[text], ran)
 
         left = []
         for text, (what, _) in wanted.items():
@@ -243,10 +254,11 @@ class Lab:
             if self._kept:
                 self._kept.add(wanted[text][0], ran)
             self._on_trial(ended, len(left))
-        outcomes = [
-            replace(self._known[text].made, labels=trial.labels)
-            for text, trial in zip(texts, trials, strict=True)
-        ]
+        outcomes = []
+        for text, what, trial in zip(texts, settings, trials, strict=True):
+            ran = self._known[text]
+            self._record(what, trial, ran)
+            outcomes.append(replace(_used(trial, ran.made), labels=trial.labels))
         aborted = [each.aborted for each in outcomes if each.aborted is not None]
         if aborted and not may_abort:
             raise RunAborted(aborted[0])
@@ -272,6 +284,7 @@ class Lab:
             made = mapped(timed, [jobs[number] for number in left])
             for ended, (number, ran) in enumerate(zip(left, made, strict=True), 1):
                 found[number] = ran
+                self.record.add(settings[number], ran)
                 if kept:
                     kept.add(settings[number], ran)
                 self._on_trial(ended, len(left))
@@ -279,6 +292,10 @@ class Lab:
         for each, run in zip(settings, ended_runs, strict=True):
             self.record.add(each, run)
         return [run.made for run in ended_runs]
+
+    def _record(self, what: tuple[Any, ...], trial: Trial, ran: Ran[Outcome]) -> None:
+        """Record what a trial uses of its run, beside what others use."""
+        self.record.add(what, replace(ran, made=_used(trial, ran.made)))
 
     def _settings(self, trial: Trial, emulate: bool) -> tuple[Any, ...]:
         """Return all that a trial's outcome depends on, except the code."""
@@ -390,20 +407,19 @@ def _simulated(data_dir: Path | None, trial: Trial, file: Path | None) -> Outcom
             simulate(trial.scenario, trial.overlay, log, data_dir)
         except RunAborted as error:
             return Outcome(trial.labels, "", 0, 0.0, 0.0, 0, aborted=str(error))
-        return _used(trial, _outcome(trial, "" if file is None else file.name, log))
+        return _outcome(trial, "" if file is None else file.name, log)
 
 
 def _emulated(data_dir: Path | None, trial: Trial, file: Path | None) -> Outcome:
     assert file is not None  # only a lab without files has all its runs already
     log = file.with_suffix(".db")
     run_locally(file, 0, trial.overlay, log, data_dir, emulate=True, seed=trial.scenario.seed)
-    return _used(trial, _outcome(trial, file.name, log))
+    return _outcome(trial, file.name, log)
 
 
 def _used(trial: Trial, outcome: Outcome) -> Outcome:
     """Return an outcome without the fields that its experiment does not use."""
-    unused = {each.name: default(each) for each in fields(Outcome) if each.name in trial.without}
-    return replace(outcome, **unused)
+    return replace(outcome, **{name: _DEFAULTS[name] for name in trial.without})
 
 
 def _outcome(trial: Trial, file: str, log: Path) -> Outcome:

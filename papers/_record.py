@@ -107,10 +107,12 @@ class Record:
     Args:
         runs: by key; each has its ``key``, its ``cpu_s``, and ``made``, what it came to.
         language: the fields of all runs' settings.
+        asked: keys of the runs that were found.
     """
 
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)
     language: set[str] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Record:
@@ -133,7 +135,9 @@ class Record:
         Raises:
             NotRecorded: it is not there.
         """
-        found = self.runs.get(self.key_of(settings))
+        name = self.key_of(settings)
+        self.asked.add(name)
+        found = self.runs.get(name)
         if found is None:
             text = written(settings, set(), self.language)
             raise NotRecorded(f"no run has these settings: {text[:300]}")
@@ -141,9 +145,12 @@ class Record:
         return Ran(made, found["cpu_s"])
 
     def add(self, settings: Any, ran: Ran[Any]) -> None:
-        """Record a run."""
+        """Record a run; fields that were recorded of it before stay."""
         name = key(written(settings, self.language))
-        self.runs[name] = {"key": name, "cpu_s": round(ran.cpu_s, 2), "made": plain(ran.made)}
+        made = plain(ran.made)
+        if name in self.runs and isinstance(made, dict):
+            made = self.runs[name]["made"] | made
+        self.runs[name] = {"key": name, "cpu_s": round(ran.cpu_s, 2), "made": made}
 
 
 def plain(made: Any) -> Any:

@@ -94,6 +94,23 @@ def test_a_script_whose_settings_have_changed_does_not_find_its_runs(
         list(_check.differences(document))
 
 
+def test_a_run_that_the_script_no_longer_asks_for_is_named(document: dict[str, Any]):
+    document["runs"].append({"key": "0123", "cpu_s": -1.0, "made": {}})
+    (told,) = _check.differences(document)
+    assert told == "its script does not ask for 1 of its runs, such as 0123"
+
+
+def test_a_result_whose_script_is_gone_is_named_and_the_others_are_checked(
+    document: dict[str, Any], tmp_path: Path
+):
+    for stem, experiment in (("a", "toy/fig0"), ("b", document["experiment"])):
+        (tmp_path / f"{stem}.json").write_text(json.dumps(document | {"experiment": experiment}))
+    code, said = check("--results", str(tmp_path), "--not-again")
+    assert code == 1
+    assert "no script makes toy/fig0; remove its JSON" in said
+    assert "b.json: its script says the same" in said
+
+
 def test_a_result_of_before_runs_had_keys_is_named(document: dict[str, Any]):
     del document["language"]
     with pytest.raises(NotRecorded, match="toy/fig1 have no keys yet; make it again"):

@@ -106,6 +106,29 @@ def test_a_run_that_two_experiments_share_is_in_the_record_of_each(tmp_path: Pat
     assert first.runs.keys() < lab.record.runs.keys()
 
 
+def test_each_trial_of_a_run_gets_the_fields_that_it_uses_and_the_record_has_all(tmp_path: Path):
+    trains = msgspec.structs.replace(
+        STAR,
+        task=Train(data="digits", model="softmax", learning_rate=0.1),
+        compute=Compute(samples_per_s=1000.0),
+    )
+    few = Trial({"a": 1}, trains, internet2_9(), without=("curve", "accuracy"))
+    more = Trial({"a": 2}, trains, internet2_9(), without=("accuracy",))
+    for trials in ([few, more], [more, few]):
+        lab = Lab(tmp_path, kept=Outcomes(tmp_path / "kept"))
+        done = [run for each in trials for run in lab.measure([each])]
+        assert {run.labels["a"]: bool(run.curve) for run in done} == {1: False, 2: True}
+        (recorded,) = lab.record.runs.values()
+        assert recorded["made"].get("curve")
+        assert "accuracy" not in recorded["made"]
+
+
+@pytest.mark.parametrize("name", ["curv", "round_s"])
+def test_a_trial_cannot_do_without_a_field_that_is_not_there_or_that_each_needs(name: str):
+    with pytest.raises(ValueError, match=f"no outcome can be without '{name}'"):
+        Trial({}, STAR, internet2_9(), without=(name,))
+
+
 def test_a_run_with_servers_has_the_curve_of_its_evaluations(tmp_path: Path):
     scenario = Scenario(
         overlay="internet2-9",
