@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -92,9 +93,9 @@ def picture(document: Mapping[str, Any]) -> str:
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
     points = [point for lines in panels.values() for line in lines.values() for point in line]
-    x_step, x_ends = _marks(max(x for x, _ in points))
+    across = _Axis.of([x for x, _ in points])
     shares = of["y"] == "accuracy"
-    y_step, y_ends = (0.2, 1.0) if shares else _marks(max(y for _, y in points))
+    up = _Axis(0.2, 0.0, 1.0) if shares else _Axis.of([y for _, y in points])
     width, height = _PANEL
     legend, below = _legend(names, colours, len(panels) * (width + _BETWEEN))
     total = _LEFT + len(panels) * (width + _BETWEEN), _TOP + height + _BELOW + below
@@ -106,19 +107,20 @@ def picture(document: Mapping[str, Any]) -> str:
     for index, (panel, lines) in enumerate(panels.items()):
         left = _LEFT + index * (width + _BETWEEN)
         parts.append(_text(left, _TOP - 34, panel, _GREY))
-        for count in range(round(y_ends / y_step) + 1):
-            value = count * y_step
-            y = _TOP + height * (1 - value / y_ends)
+        for value in up.marks:
+            y = _TOP + height * (1 - up.part(value))
             parts.append(_line([(left, y), (left + width, y)], _GREY, 0.3))
             if index == 0:
                 told = f"{value:.0%}" if shares else f"{value:g}"
                 parts.append(_text(left - 8, y + 4, told, _GREY, "end"))
-        for count in range(round(x_ends / x_step) + 1):
-            x = left + width * count * x_step / x_ends
-            parts.append(_text(x, _TOP + height + 18, f"{count * x_step:g}", _GREY, "middle"))
+        for value in across.marks:
+            x = left + width * across.part(value)
+            parts.append(_text(x, _TOP + height + 18, f"{value:g}", _GREY, "middle"))
         parts.append(_text(left + width / 2, _TOP + height + 38, of["x"], _GREY, "middle"))
         for name, line in lines.items():
-            at = [(left + width * x / x_ends, _TOP + height * (1 - y / y_ends)) for x, y in line]
+            at = [
+                (left + width * across.part(x), _TOP + height * (1 - up.part(y))) for x, y in line
+            ]
             parts.append(_line(at, colours[name], 2))
     return "\n".join([*parts, *legend, "</svg>"]) + "\n"
 
@@ -136,10 +138,37 @@ def _legend(
     return parts, 18 * row
 
 
-def _marks(longest: float) -> tuple[float, float]:
-    """Return the distance of marks on an axis, and where it ends."""
-    step = _step(longest)
-    return step, step * math.ceil(longest / step)
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """An axis.
+
+    Args:
+        step: between marks.
+        begins, ends: whole steps.
+    """
+
+    step: float
+    begins: float
+    ends: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> _Axis:
+        """Return the axis that holds zero and these values."""
+        least, most = min(*values, 0.0), max(*values, 0.0)
+        step = _step(most - least)
+        return cls(step, step * math.floor(least / step), step * math.ceil(most / step))
+
+    @property
+    def marks(self) -> list[float]:
+        """Where it has marks."""
+        return [
+            self.step * count
+            for count in range(round(self.begins / self.step), round(self.ends / self.step) + 1)
+        ]
+
+    def part(self, value: float) -> float:
+        """Return how far along a value lies: 0 where it begins, 1 where it ends."""
+        return (value - self.begins) / (self.ends - self.begins)
 
 
 def _step(longest: float) -> float:

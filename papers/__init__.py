@@ -74,7 +74,6 @@ _R2SP = (
 
 _HAAF = (
     haaf_fig08,
-    haaf_fig10,
     haaf_fig11,
     haaf_fig12,
     haaf_fig13,
@@ -94,6 +93,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         *r2sp_fig15.EXPERIMENTS,
         *r2sp_fig16.EXPERIMENTS,
         *haaf_fig09.EXPERIMENTS,
+        *haaf_fig10.EXPERIMENTS,
         *map_network.EXPERIMENTS,
         *intermittent_tables.EXPERIMENTS,
         *intermittent_future.EXPERIMENTS,

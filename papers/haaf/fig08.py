@@ -20,10 +20,11 @@ from anabranch_lab.run.work import buffer_elements
 from anabranch_lab.tasks.sampling import Shuffled
 from papers._experiment import Experiment
 from papers._lab import Lab, Trial
+from papers._picture import picture
 from papers._result import Result, Row
 from papers.haaf import _setting as setting
 from papers.haaf import _told as told
-from papers.haaf._setting import FEW, LENET, Case, Learner, haaf
+from papers.haaf._setting import FEW, LENET, RATE, Case, Learner, haaf
 from papers.haaf._watched import read
 from papers.haaf.fig09 import CNN
 
@@ -34,18 +35,21 @@ _GINI = 0.3
 _PAPER = '"relatively high in later stages"'
 _EARLY = "the fast tree is quickly near a good optimum"
 _APART = "the slow tree keeps exploring"
-_RATE = 0.1  # of both models
+_RATE = 0.1  # of both models; literal is the paper's
+_PARTS = 10  # of a tree's updates, in the picture
 _LEARNERS = {  # with how many seeds
-    "LeNet-5": (replace(LENET, batches=1500), 8),
+    "LeNet-5": (LENET, 8),
     "CNN-6": (replace(CNN, batches=700), 1),
 }
 _NOTE = (
     f"Gini {_GINI:g}, the best forest of at most {FEW} trees that the paper's search finds, a "
-    f"learning rate of {_RATE:g}. The gradients are those that roots compute themselves; apart is "
-    "the root mean square distance of gradients from their mean, over the length of that mean. A "
+    f"learning rate of {_RATE:g}, literal {RATE:g}. The gradients are those that roots compute "
+    "themselves; apart is the root mean square distance of gradients from their mean, over the "
+    "length of that mean. A "
     "tree's update weighs by staleness and fairness, and not by data: the work is code of its own "
     "here, which does not say how many samples it has. The components are those of all roots' "
-    "gradients together. CNN-6 learns a part of CIFAR-10 in batches of 32. It has fewer batches "
+    "gradients together; the picture has the first seed's, as means of a tenth of a tree's updates "
+    "each, in order. CNN-6 learns a part of CIFAR-10 in batches of 32. It has fewer batches "
     "and one seed, for the time of two cores."
 )
 
@@ -56,11 +60,13 @@ class Watch:
 
     Args:
         learner, seed: see :class:`papers.haaf._setting.Case`.
+        rate: the learning rate.
         quick: see :func:`papers.haaf._setting.scenario`.
     """
 
     learner: Learner
     seed: int
+    rate: float
     quick: bool
 
 
@@ -99,7 +105,7 @@ def watch(of: Watch, data_dir: Path | None) -> Seen:
     """Return the gradients of the roots of a run's trees."""
     case = Case(_GINI, of.seed, of.learner)
     how = replace(haaf(FEW), merge=Product(of=(Fairness(q=1.0), Staleness(a=0.8))))
-    scenario = setting.scenario(how, case, _RATE, quick=of.quick)
+    scenario = setting.scenario(how, case, of.rate, quick=of.quick)
     overlay = setting.network(of.seed)
     names = tuple(site.name for site in overlay.sites)
     elements = buffer_elements(scenario, names, data_dir)
@@ -201,15 +207,28 @@ def apart(products: Floats) -> float:
 
 def _make(lab: Lab) -> Result:
     jobs = {
-        name: [Watch(learner, seed, lab.quick) for seed in setting.seeds(lab, count)]
+        (name, rate): [Watch(learner, seed, rate, lab.quick) for seed in setting.seeds(lab, count)]
         for name, (learner, count) in _LEARNERS.items()
+        for rate in (_RATE, RATE)
     }
-    seen = lab.map(watch, [each for of in jobs.values() for each in of], Seen)
-    rows = []
-    for name, of in jobs.items():
-        runs, seen = seen[: len(of)], seen[len(of) :]
-        rows += [replace(row, what=f"{row.what}: {name}") for row in _rows(runs)]
-    return Result(tuple(rows), setting.notes(lab, _NOTE, is_tuned=False))
+    seen = iter(lab.map(watch, [each for of in jobs.values() for each in of], Seen))
+    runs = {of: [next(seen) for _ in each] for of, each in jobs.items()}
+    rows, panels = [], {}
+    for name in _LEARNERS:
+        pairs = zip(_rows(runs[name, _RATE]), _rows(runs[name, RATE]), strict=True)
+        for row, literal in pairs:
+            said = "" if literal.ours == row.ours else literal.ours
+            rows.append(replace(row, what=f"{row.what}: {name}", literal=said))
+        first = runs[name, _RATE][0].trees
+        panels[name] = {f"a period of {tree.period_s:.2f} s": _path(tree) for tree in first}
+    drawn = picture("first component", "second component", panels)
+    return Result(tuple(rows), setting.notes(lab, _NOTE, is_tuned=False), drawn)
+
+
+def _path(tree: Rooted) -> list[tuple[float, float]]:
+    """Return the mean places of a tree's gradients in consecutive parts of its updates."""
+    parts = np.array_split(np.array(tree.places), min(_PARTS, len(tree.places)))
+    return [(round(float(x), 4), round(float(y), 4)) for x, y in (p.mean(axis=0) for p in parts)]
 
 
 def _rows(runs: Sequence[Seen]) -> list[Row]:

@@ -23,7 +23,7 @@ _FORESTS = (FEW_TREES, ANY_TREES)
 _TIMES = {0.1: "all alike", 0.3: "less (drawn only)", 0.6: "0.6"}
 _FINAL = {0.6: "slightly less"}
 _WHY = "a Gini coefficient leaves the slowest open, see two speeds in Fig. 15"
-_DRAWN_S = 120.0
+_DRAWN_S = 240.0
 _OF_LITERAL = 3  # seeds, whose runs are the longest
 
 CNN = Learner(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -12,11 +12,10 @@ from papers._picture import middle, picture
 from papers._result import Result, Row
 from papers.haaf import _setting as setting
 from papers.haaf import _told as told
-from papers.haaf._setting import ASYNCHRONOUS_PS, FEW, LENET, RATE, Case, haaf
+from papers.haaf._setting import ASYNCHRONOUS_PS, FEW, LENET, RATE, Case, Learner, haaf
 
-_GINIS = (0.3, 0.6)
 _SEEDS, _LITERAL_SEEDS = 5, 3
-_DRAWN_S = 120.0
+_DRAWN_S = 240.0
 _ASYNCHRONOUS = "asynchronous PS"
 _UNDAMPED = "HAAF, a = 0"
 _PAPER = {
@@ -29,16 +28,39 @@ _NOTE = (
     f"HAAF has at most {FEW} trees; a = 0 damps nothing, and is not the paper's. Literal runs are "
     f"as long as ours, so they are not near their end, and have {_LITERAL_SEEDS} seeds."
 )
+_TIMES = 5
+_LONGER = replace(LENET, batches=_TIMES * LENET.batches)
+_LONGER_NOTE = (
+    f"HAAF has at most {FEW} trees. {_TIMES} times as many batches as in haaf/fig10, with the "
+    "learning rates that are best there. No literal runs, for time."
+)
 
 
-def _make(lab: Lab) -> Result:
-    factors = {f"HAAF, a = {a:g}": haaf(FEW, a=a) for a in (0.0, 0.2, 0.8)}
+def _make(
+    lab: Lab,
+    learner: Learner,
+    ginis: Sequence[float],
+    dampings: Sequence[float],
+    literal_seeds: int,
+    note: str,
+) -> Result:
+    """Compare HAAF's factors with both servers.
+
+    Args:
+        lab: makes the runs.
+        learner: how long runs are; rates are tuned with `LENET`.
+        ginis: coefficients of speeds.
+        dampings: HAAF's a.
+        literal_seeds: how many seeds run with the paper's rate, too.
+        note: of this figure.
+    """
+    factors = {f"HAAF, a = {a:g}": haaf(FEW, a=a) for a in dampings}
     schemes = {"PS": setting.ps(), _ASYNCHRONOUS: ASYNCHRONOUS_PS, **factors}
-    cases = [Case(gini, seed) for gini in _GINIS for seed in setting.seeds(lab, _SEEDS)]
+    cases = [Case(gini, seed, learner) for gini in ginis for seed in setting.seeds(lab, _SEEDS)]
     rates = {
         (name, gini): setting.tuned(lab, how, Case(gini, lab.seed)).rate
         for name, how in schemes.items()
-        for gini in _GINIS
+        for gini in ginis
     }
 
     def run(names: Iterable[str], by: dict[tuple[str, float], float], count: int) -> list[Outcome]:
@@ -53,30 +75,31 @@ def _make(lab: Lab) -> Result:
 
     ours = run(schemes, rates, _SEEDS)
     papers = [name for name in schemes if name != _UNDAMPED]
-    literal = run(papers, dict.fromkeys(rates, RATE), _LITERAL_SEEDS)
+    literal = run(papers, dict.fromkeys(rates, RATE), literal_seeds)
     rows = [
         replace(row, what=f"{row.what}: Gini {gini:g}")
-        for gini in _GINIS
+        for gini in ginis
         for row in _rows(
             {name: rates[name, gini] for name in schemes},
             told.of(ours, gini=gini),
             told.of(literal, gini=gini),
         )
     ]
+    drawn_s = _DRAWN_S * learner.batches / LENET.batches
     panels = {
         f"Gini {gini:g}": {
             name: middle(
                 [
-                    [point for point in run.curve if point[0] <= _DRAWN_S]
+                    [point for point in run.curve if point[0] <= drawn_s]
                     for run in told.of(ours, gini=gini, scheme=name)
                 ]
             )
             for name in schemes
         }
-        for gini in _GINIS
+        for gini in ginis
     }
     drawn = picture("seconds", "accuracy", panels)
-    return Result(tuple(rows), setting.notes(lab, _NOTE), drawn)
+    return Result(tuple(rows), setting.notes(lab, note), drawn)
 
 
 def _rows(rates: dict[str, float], ours: list[Outcome], literal: list[Outcome]) -> list[Row]:
@@ -94,7 +117,7 @@ def _rows(rates: dict[str, float], ours: list[Outcome], literal: list[Outcome]) 
         rows.append(Row(f"{name}, final accuracy", paper, told.final(runs), literal=said))
     slow_ps = told.of(literal, scheme="PS")
     for name, beside in (("PS", ps), (_ASYNCHRONOUS, asynchronous), (_UNDAMPED, undamped)):
-        for other in rates:
+        for other in rates if beside else ():
             if other not in ("PS", name) and (name != _UNDAMPED or other != _ASYNCHRONOUS):
                 gain = told.gain(of(scheme=other), beside)
                 slow = told.of(literal, scheme=other) if name == "PS" else []
@@ -110,4 +133,29 @@ def _rows(rates: dict[str, float], ours: list[Outcome], literal: list[Outcome]) 
     return rows
 
 
-EXPERIMENT = Experiment("haaf/fig10", "the staleness factor", _make)
+EXPERIMENTS = (
+    Experiment(
+        "haaf/fig10",
+        "the staleness factor",
+        partial(
+            _make,
+            learner=LENET,
+            ginis=(0.3, 0.6),
+            dampings=(0.0, 0.2, 0.8),
+            literal_seeds=_LITERAL_SEEDS,
+            note=_NOTE,
+        ),
+    ),
+    Experiment(
+        "haaf/fig10-long",
+        "the staleness factor, in long training",
+        partial(
+            _make,
+            learner=_LONGER,
+            ginis=(0.3,),
+            dampings=(0.8,),
+            literal_seeds=0,
+            note=_LONGER_NOTE,
+        ),
+    ),
+)

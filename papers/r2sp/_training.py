@@ -167,6 +167,18 @@ RESNET_LIKE = Learner(
 )
 
 
+WINDOW = 5
+"""Iterations of BSP in which evaluations are averaged, see :attr:`Cluster.window_s`."""
+
+
+def window_note(window_s: float, whose: str = "Table I") -> str:
+    """Return a note on when the target counts."""
+    return (
+        f"The target counts in the mean of the evaluations in {window_s:g} s, {WINDOW} iterations "
+        f"of {whose}."
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Way:
     """How workers train.
@@ -207,19 +219,19 @@ class Cluster:
         workers, servers: how many.
         learner: the model and task.
         looked_every: samples that a worker computes between two evaluations of the model.
-        window_s: the target counts in the mean of the evaluations in so many seconds; 0: in one.
-            Where updates come one by one a noisy model is evaluated more often than under BSP, and
-            so reaches the target sooner by one high evaluation.
+        window_s: the target counts in the mean of the evaluations in so many seconds. Where updates
+            come one by one a noisy model is evaluated more often than under BSP, and with no window
+            it would reach the target sooner by one high evaluation.
     """
 
     elements: int
     compute: Compute
+    window_s: float
     port_bps: float = setting.PORT_BPS
     workers: int = setting.WORKERS
     servers: int = setting.SERVERS
     learner: Learner = DIGITS
     looked_every: float = 0.5
-    window_s: float = 0.0
 
     def overlay(self, all_reduces: bool = False) -> Overlay:
         """Return the network, over which the small model takes the paper's transfer times.

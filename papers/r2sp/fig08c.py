@@ -32,7 +32,6 @@ _OURS: Mapping[str, Way] = {
     "BSP, all-reduced among workers (ours)": Way(PACES["BSP"], all_reduces=True, is_ours=True),
 }
 _LOOKED_EVERY = 10  # batches of a worker, on CIFAR-10
-_WINDOW = 5  # iterations of Table I
 _FALLEN = {"VGG16": 0.7, "Inception-v3": 0.4}
 """The part of the loss below which the paper stops, where our learners can show it."""
 _ITERATIONS = {"ASP": "more", "SSP": "more", "R²SP": "more, the fewest of the relaxed"}
@@ -44,18 +43,15 @@ _FALLS = (
 
 def _make(lab: Lab, model: Model, learner: Learner, ways: Mapping[str, Way]) -> Result:
     compute = Compute(samples_per_s=learner.batch / model.compute_s, jitter=setting.JITTER)
-    window_s = _WINDOW * model.iteration_s
-    cluster = training.Cluster(model.elements, compute, learner=learner, window_s=window_s)
+    window_s = training.WINDOW * model.iteration_s
+    cluster = training.Cluster(model.elements, compute, window_s, learner=learner)
     if learner.seeds < DIGITS.seeds:
         cluster = replace(cluster, looked_every=_LOOKED_EVERY * learner.batch)
     if lab.quick:
         ways = {name: ways[name] for name in ("BSP", "R²SP")}
     found = training.compare(lab, model.name, cluster, ways, ("BSP", "R²SP"))
     rows = (*found.rows, *found.iterations(model.name, "BSP", _ITERATIONS))
-    ends = (
-        f"The target counts in the mean of the evaluations in {window_s:g} s, {_WINDOW} iterations "
-        f"of Table I. {_FALLS}"
-    )
+    ends = f"{training.window_note(window_s)} {_FALLS}"
     return Result(rows, (setting.NOTE, learner.note(lab.quick), ends))
 
 

@@ -8,11 +8,11 @@ from papers._experiment import Experiment
 from papers._lab import Lab, Outcome
 from papers._result import Result, Row
 from papers.r2sp import _setting as setting
-from papers.r2sp._setting import ALEXNET, FITTED_BPS, PACES, PORT_BPS, VGG16, Model
+from papers.r2sp._setting import FITTED_BPS, MODELS, PACES, PORT_BPS, VGG16, Model
 
 
 def _make(lab: Lab) -> Result:
-    models = (VGG16,) if lab.quick else (ALEXNET, VGG16)
+    models = (VGG16,) if lab.quick else MODELS
     outcomes = lab.measure(
         [
             setting.trial(

@@ -36,9 +36,11 @@ def _make(lab: Lab) -> Result:
             for k in kind.workers
         },
     )
+    window_s = training.WINDOW * RESNET32.iteration_s
     cluster = training.Cluster(
         RESNET32.elements,
         compute,
+        window_s,
         workers=setting.WORKERS_1,
         servers=setting.SERVERS_1,
         learner=_LEARNER,
@@ -47,7 +49,8 @@ def _make(lab: Lab) -> Result:
     note = (
         "8 workers of three speeds, 2 servers, ports of 10 Gbit/s, ResNet32's size, R²SP with "
         f"r = 0.8; a batch of {_BATCH} takes as long as the paper's of {_PAPER_BATCH}. The paper's "
-        "rule for ResNet32 is a fall of the loss by 90 %. Curves are medians."
+        "rule for ResNet32 is a fall of the loss by 90 %. "
+        f"{training.window_note(window_s)} Curves are medians."
     )
     return Result(found.rows, (note, _LEARNER.note(lab.quick)), found.drawn())
 

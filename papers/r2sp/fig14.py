@@ -27,7 +27,6 @@ _DELAYS_S = (0.0, 0.0, 0.0, 0.0, 0.5, 0.5, 1.0, 1.0)
 _BATCH = 4
 _TUNED = TunedBatches(most=64)
 _LOOKED_EVERY = 10  # batches of a worker, on CIFAR-10
-_WINDOW = 5  # iterations of BSP
 _R2SP = "R²SP, tuned batches"
 _ITERATIONS = {_R2SP: "slightly more"}
 
@@ -120,7 +119,7 @@ def _make(lab: Lab, model: _Transformer, names: Sequence[str]) -> Result:
         f"iteration, as in the paper. A batch takes {model.compute_s:g} s, which the paper does "
         "not state. Batches are smaller than the paper's 400. SAFA picks a half of the workers and "
         "bears a lag of 5. The target counts in the mean of the evaluations in "
-        f"{cluster.window_s:g} s, about {_WINDOW} iterations of BSP."
+        f"{cluster.window_s:g} s, about {training.WINDOW} iterations of BSP."
     )
     rows = (*found.rows, *found.iterations(what, "BSP", _ITERATIONS))
     return Result(rows, (note, model.learner.note(lab.quick)))
@@ -137,12 +136,12 @@ def _cluster(model: _Transformer) -> training.Cluster:
     return training.Cluster(
         model.elements,
         compute,
+        training.WINDOW * (model.compute_s + max(_DELAYS_S)),
         _PORT_BPS,
         setting.WORKERS_1,
         setting.SERVERS_1,
         model.learner,
         looked_every=batch * model.looked_every,
-        window_s=_WINDOW * (model.compute_s + max(_DELAYS_S)),
     )
 
 

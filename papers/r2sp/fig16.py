@@ -96,8 +96,7 @@ def _fig_17(lab: Lab) -> Result:
                 seeds=f"{len(_seeds(lab))}",
             )
         )
-        if server is federated.PROGRAM_5:
-            panels[f"{model.name}, {server.name}"] = {"BSP": bsp.uplink, "FL-R²SP": turns.uplink}
+        panels[f"{model.name}, {server.name}"] = {"BSP": bsp.uplink, "FL-R²SP": turns.uplink}
     note = (
         "Peaks are over 0.1 s, each pull taken to go evenly while it lasts. Means, the least to "
         "the most."
@@ -118,6 +117,7 @@ def _fig_18(lab: Lab) -> Result:
     ]
     seen = dict(zip(cases, lab.map(federated.observe, cases, Seen), strict=True))
     rows = []
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for model in models:
         for server in servers:
             rounds = {
@@ -140,8 +140,11 @@ def _fig_18(lab: Lab) -> Result:
                     seeds=f"{len(_seeds(lab))}",
                 )
             )
+            lines = panels.setdefault(server.name, {})
+            lines[model.name] = [(float(size), fmean(rounds[size])) for size in sizes]
     note = f"Literal groups. A size of {CLIENTS} is BSP. Means, the least to the most."
-    return Result(tuple(rows), (federated.NOTE, note))
+    drawn = picture("clients of a group", "seconds", panels)
+    return Result(tuple(rows), (federated.NOTE, note), drawn)
 
 
 def _fractions(lab: Lab) -> Result:

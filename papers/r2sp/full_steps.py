@@ -28,7 +28,8 @@ _WAYS = {
 
 def _make(lab: Lab) -> Result:
     compute = Compute(samples_per_s=training.DIGITS.batch / VGG16.compute_s, jitter=setting.JITTER)
-    cluster = training.Cluster(VGG16.elements, compute)
+    window_s = training.WINDOW * VGG16.iteration_s
+    cluster = training.Cluster(VGG16.elements, compute, window_s)
     learner = cluster.learner
     seeds = range(lab.seed, lab.seed + (1 if lab.quick else learner.seeds))
     bsp = Way(PACES["BSP"])
@@ -64,7 +65,8 @@ def _make(lab: Lab) -> Result:
     note = (
         f"{setting.NOTE} Full steps: an update moves the model by the learning rate, in the row's "
         f"name, times its gradient, BSP's {cluster.workers} together by it times their mean. "
-        f"Literal: BSP's rate of {_RATE:g} for all. Ours: lower ones, beside BSP at its best rate."
+        f"Literal: BSP's rate of {_RATE:g} for all. Ours: lower ones, beside BSP at its best rate. "
+        f"{training.window_note(window_s)}"
     )
     return Result(tuple(rows), (note, learner.note(lab.quick, tuned=False)))
 

@@ -43,13 +43,15 @@ def _ways() -> dict[str, Way]:
 def _make(lab: Lab) -> Result:
     learner = replace(training.DIGITS, target=_TARGET)
     compute = Compute(samples_per_s=learner.batch / VGG16.compute_s, jitter=setting.JITTER)
-    cluster = training.Cluster(VGG16.elements, compute, learner=learner)
+    window_s = training.WINDOW * VGG16.iteration_s
+    cluster = training.Cluster(VGG16.elements, compute, window_s, learner=learner)
     found = training.compare(
         lab, "VGG16", cluster, _ways(), ("BSP, a constant rate", "R²SP, a constant rate")
     )
     note = (
         "The theorem is about the mean squared gradient after ever more updates; here it is the "
-        f"time to an accuracy, in {learner.iterations} iterations at most. Curves are medians."
+        f"time to an accuracy, in {learner.iterations} iterations at most. "
+        f"{training.window_note(window_s)} Curves are medians."
     )
     notes = (setting.NOTE, note, learner.note(lab.quick))
     return Result(found.rows, notes, found.drawn())

@@ -46,7 +46,7 @@ from papers.r2sp import edges, fig01, fig05, fig15
 from papers.r2sp import fig14 as r2sp_fig14
 from papers.r2sp._federated import Seen
 from papers.r2sp._setting import PACES
-from papers.r2sp.fig04 import search, worst
+from papers.r2sp.fig04 import Algorithm1, search, worst
 from papers.r2sp.fig15 import Trained
 from papers.r2sp.theorem1 import EXPERIMENT as THEOREM_1
 
@@ -502,6 +502,10 @@ def test_nobody_misses_more_than_one_turn_of_each_other_under_r2sp(relaxation: f
     assert worst(R2sp(relaxation=relaxation), 3, 7)[0] == 2
 
 
+def test_an_update_that_counts_as_it_comes_may_miss_two_of_each_other_worker():
+    assert worst(Algorithm1(), 3, 12) == (4, (1, 1, 2, 2, 3))
+
+
 def test_schedules_are_as_long_as_asked():
     assert worst(Ssp(lead=1), 3, 2) == (1, (1, 2))
     assert worst(Bsp(), 3, 7)[0] == 0
@@ -543,7 +547,7 @@ def test_the_loss_has_fallen_once_ten_iterations_of_all_workers_were_below_a_bou
 
 
 def test_the_small_model_moves_as_slowly_as_the_large_one():
-    cluster = training.Cluster(r2sp.VGG16.elements, Compute(samples_per_s=1.0))
+    cluster = training.Cluster(r2sp.VGG16.elements, Compute(samples_per_s=1.0), window_s=1.0)
     overlay = cluster.overlay()
     port_bps = overlay.sites[0].uplink_bps
     assert port_bps is not None
