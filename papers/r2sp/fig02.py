@@ -71,7 +71,7 @@ def _make(lab: Lab) -> Result:
 def _why(model: setting.Model, less: float) -> str:
     """Return why a gain is outside the paper's range."""
     if less < _LEAST:
-        return "most of their wait does not grow with the model's size: see table1"
+        return "most of their wait does not grow with the model's size (inferred): see table1"
     if less <= _MOST:
         return ""
     left_s = (1 - _MOST) * model.iteration_s - model.compute_s

@@ -51,9 +51,9 @@ def _make(lab: Lab) -> Result:
                 f"{model.name}: R²SP over BSP by the ports' rate",
                 "the scarcer, the more",
                 "; ".join(f"{gbps:g} Gbit/s: {setting.spread(gains[gbps])}x" for gbps in gains),
-                "where ports are always busy it is near two, as a barrier uses one way at a time; "
-                "there scarcer bandwidth gains nothing more. The paper throttles 10 Gbit/s, of "
-                "which its framework moved a half (Table I)",
+                "where ports are always busy it is near two, as a barrier uses one way at a time "
+                "(inferred); there scarcer bandwidth gains nothing more. The paper throttles 10 "
+                "Gbit/s, of which its framework moved a half (Table I)",
                 seeds=f"{len(setting.seeds(lab))}",
             )
         )

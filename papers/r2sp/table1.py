@@ -50,7 +50,7 @@ def _make(lab: Lab) -> Result:
         )
         if model not in LARGE:
             left_s = model.blocked_s - blocked_s
-            why += f"; {left_s:.2f} s of theirs do not grow with the model's size"
+            why += f"; {left_s:.2f} s of theirs do not grow with the model's size (inferred)"
         rows.append(
             Row(
                 f"{model.name}: communication under BSP",

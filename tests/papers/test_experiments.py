@@ -454,7 +454,7 @@ def test_each_number_of_trees_has_a_forest_of_all_workers() -> None:
 
 
 def test_the_gradients_of_roots_are_kept_for_each_of_their_updates() -> None:
-    seen = fig08.watch(fig08.Watch(haaf.LENET, 0, quick=True), None)
+    seen = fig08.watch(fig08.Watch(haaf.LENET, 0, 0.1, quick=True), None)
     assert 1 < len(seen.trees) <= haaf.FEW
     periods = [each.period_s for each in seen.trees]
     assert periods == sorted(periods)
