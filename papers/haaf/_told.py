@@ -31,11 +31,24 @@ def _ends(numbers: Sequence[float]) -> tuple[float, float]:
     return min(numbers), max(numbers)
 
 
-def reached_s(run: Outcome, accuracy: float | None = None) -> float:
-    """Return when a run first had its target, or another accuracy; infinite if never."""
+LOOKS = 5
+"""Evaluations whose mean must reach an accuracy, in rows that say so."""
+
+
+def reached_s(run: Outcome, accuracy: float | None = None, looks: int = 1) -> float:
+    """Return when a run first had its target, or another accuracy; infinite if never.
+
+    Args:
+        run: with a curve, where there is an accuracy.
+        accuracy: that is looked for; None: the run's target.
+        looks: consecutive evaluations whose mean must be so high.
+    """
     if accuracy is None:
         return math.inf if run.reached_s is None else run.reached_s
-    return next((at_s for at_s, seen in run.curve if seen >= accuracy), math.inf)
+    for last in range(looks, len(run.curve) + 1):
+        if fmean(seen for _, seen in run.curve[last - looks : last]) >= accuracy:
+            return run.curve[last - 1][0]
+    return math.inf
 
 
 def times(runs: Sequence[Outcome], accuracy: float | None = None) -> str:
@@ -46,9 +59,14 @@ def times(runs: Sequence[Outcome], accuracy: float | None = None) -> str:
     return f"{sum(map(math.isfinite, found))} of {len(found)} reach it"
 
 
-def over(ours: Sequence[Outcome], theirs: Sequence[Outcome], accuracy: float | None = None) -> str:
+def over(
+    ours: Sequence[Outcome],
+    theirs: Sequence[Outcome],
+    accuracy: float | None = None,
+    looks: int = 1,
+) -> str:
     """Return the times of runs to an accuracy over those of others, seed by seed."""
-    first, second = ([reached_s(run, accuracy) for run in runs] for runs in (ours, theirs))
+    first, second = ([reached_s(run, accuracy, looks) for run in runs] for runs in (ours, theirs))
     return compared(first, second)
 
 

@@ -130,6 +130,15 @@ def _rows(rates: dict[str, float], ours: list[Outcome], literal: list[Outcome]) 
             for other in rates
             if other not in ("PS", name)
         ]
+    rows += [
+        Row(
+            f"{other}, {to} in the mean of {told.LOOKS} evaluations, over PS",
+            "",
+            told.over(of(scheme=other), ps, LENET.target, told.LOOKS),
+        )
+        for other in rates
+        if other != "PS"
+    ]
     return rows
 
 

@@ -29,7 +29,7 @@ from anabranch_lab.tasks.profiles import ALEXNET
 from papers import EXPERIMENTS, Experiment, Lab, Outcome, Result, Trial, WorkerOutcome
 from papers._lab import fell_s, scenario_toml
 from papers.haaf import _setting as haaf
-from papers.haaf import fig08, fig13, trees
+from papers.haaf import _told, fig08, fig13, trees
 from papers.haaf.fig13 import off_diagonal
 from papers.intermittent._literal import Literal
 from papers.intermittent._runs import Job
@@ -440,6 +440,13 @@ def test_few_trees_are_run_again_only_where_the_search_takes_more_or_another_rat
     found = haaf.forests(told, [haaf.Case(0.3, seed=0)], rates)
     assert len(asked) == runs
     assert [each.labels["scheme"] for each in found] == [haaf.ANY_TREES, haaf.FEW_TREES]
+
+
+def test_an_accuracy_may_have_to_be_reached_in_the_mean_of_several_evaluations() -> None:
+    curve = ((1.0, 0.9), (2.0, 0.5), (3.0, 0.8), (4.0, 0.9))
+    run = Outcome({}, "", 1, 4.0, 1.0, 0, reached_s=7.0, curve=curve)
+    assert [_told.reached_s(run, 0.8, looks) for looks in (1, 2, 4)] == [1.0, 4.0, np.inf]
+    assert _told.reached_s(run) == 7.0
 
 
 def test_each_number_of_trees_has_a_forest_of_all_workers() -> None:
