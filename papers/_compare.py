@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean, median, stdev
 
 
@@ -29,6 +29,27 @@ def compared(ours_s: Sequence[float], theirs_s: Sequence[float]) -> str:
     if len(logs) > 1:
         told += f" ({ratio_interval(logs)})"
     return f"{told}; {sooner}"
+
+
+def or_never(at_s: float | None) -> float:
+    """Return when something came to pass; infinite for None."""
+    return math.inf if at_s is None else at_s
+
+
+def spread(
+    values: Sequence[float],
+    form: str,
+    middle: Callable[[Sequence[float]], float] = median,
+) -> str:
+    """Return the middle of numbers and, of several, the least to the most in parentheses.
+
+    >>> spread([3.0, 1.0, 2.0], ".1f"), spread([3.0], ".4g")
+    ('2.0 (1.0 to 3.0)', '3')
+    """
+    told = format(middle(values), form)
+    if len(values) == 1:
+        return told
+    return f"{told} ({min(values):{form}} to {max(values):{form}})"
 
 
 def spread_s(times_s: Sequence[float]) -> str:

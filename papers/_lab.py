@@ -202,6 +202,10 @@ class Lab:
         self._overlays: dict[Overlay, Path] = {}
         self._texts: dict[Overlay, str] = {}
 
+    def seeds(self, count: int) -> range:
+        """Return so many seeds from the first on; one where the lab is quick."""
+        return range(self.seed, self.seed + (1 if self.quick else count))
+
     def measure(
         self, trials: Sequence[Trial], simulated: bool = False, may_abort: bool = False
     ) -> list[Outcome]:
@@ -345,6 +349,21 @@ def _name(make: Callable[..., Any]) -> tuple[Any, ...]:
     return (f"{make.__module__}.{make.__qualname__}",)
 
 
+def chosen(outcomes: Iterable[Outcome], **labels: Label) -> list[Outcome]:
+    """Return the outcomes that have these labels, in order."""
+    return [each for each in outcomes if labels.items() <= each.labels.items()]
+
+
+def events_of(
+    scenario: Scenario, overlay: Overlay, data_dir: Path | None
+) -> Iterator[Event | UnknownEvent]:
+    """Simulate a scenario, and yield the events of its log."""
+    with tempfile.TemporaryDirectory(prefix="anabranch-") as folder:
+        log = Path(folder, "run.db")
+        simulate(scenario.beside_its_scheduler(), overlay, log, data_dir)
+        yield from (event for _, event in read_events(log))
+
+
 def seconds(outcomes: Iterable[Outcome], **labels: Label) -> float:
     """Return the seconds a round took in the runs with these labels.
 
@@ -354,11 +373,7 @@ def seconds(outcomes: Iterable[Outcome], **labels: Label) -> float:
     Raises:
         ValueError: no run has these labels.
     """
-    found = [
-        each
-        for each in outcomes
-        if all(each.labels.get(key) == value for key, value in labels.items())
-    ]
+    found = chosen(outcomes, **labels)
     if not found:
         raise ValueError(f"no run has the labels {labels}")
     return sum(each.round_s * each.rounds for each in found) / sum(each.rounds for each in found)

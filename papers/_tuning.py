@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from papers._compare import or_never
 from papers._lab import Lab, Outcome, Trial
 
 Setting = TypeVar("Setting", bound=Hashable)
@@ -106,7 +107,7 @@ def _rates(
     def attempt(rate: float) -> Search[Setting]:
         limits_s = [min(most_s, _PATIENCE * each_s) for each_s in best.times_s]
         told = yield [Wanted(setting, rate, *each) for each in zip(seeds, limits_s, strict=True)]
-        times_s = tuple(math.inf if each_s is None else each_s for each_s in told)
+        times_s = tuple(map(or_never, told))
         own[rate] = sum(times_s)
         return Tuned(setting, rate, times_s) if own[rate] < sum(best.times_s) else best
 
@@ -157,15 +158,9 @@ def together(
     return {name: found[name] for name in searches}
 
 
-def all_of(lab: Lab, trials: Sequence[Trial]) -> list[Outcome | None]:
-    """Return the outcomes of trials; None for those that diverged."""
-    made = lab.measure(trials, may_abort=True)
-    return [each if each.aborted is None else None for each in made]
-
-
 def times_s(lab: Lab, trials: Sequence[Trial]) -> list[float | None]:
     """Return when each trial reached its target, seconds; None where it did not, or diverged."""
-    return [None if run is None else run.reached_s for run in all_of(lab, trials)]
+    return [run.reached_s for run in lab.measure(trials, may_abort=True)]
 
 
 def best_rates(
@@ -188,10 +183,10 @@ def best_rates(
 
     def run(wanted: list[tuple[Name, Wanted[None]]]) -> list[float | None]:
         trials = [makes[name](each.rate, each.seed, each.most_s) for name, each in wanted]
-        outcomes = all_of(lab, trials)
+        outcomes = lab.measure(trials, may_abort=True)
         for (name, _), outcome in zip(wanted, outcomes, strict=True):
-            log[name] += [] if outcome is None else [outcome]
-        return [None if each is None else each.reached_s for each in outcomes]
+            log[name].append(outcome)
+        return [each.reached_s for each in outcomes]
 
     def one(name: Name) -> Search[None]:
         return search([None], first[name], seeds, most_s)

@@ -11,7 +11,6 @@ rates.
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Literal
 import msgspec
 
 from anabranch.fleet import Compute, SiteCompute, uneven_samples_per_s
-from anabranch.log import StepDone, read_events
+from anabranch.log import StepDone
 from anabranch.merge import AnyMerge, DataSize, Fairness, Mean, Product, Staleness
 from anabranch.overlay import Overlay, random_complete
 from anabranch.pace import AnyPace, Asp, Bsp
@@ -28,10 +27,9 @@ from anabranch.period import Every, EveryStep
 from anabranch.plan import AnyForestSearch, AnyPlanner, Balanced, EdaForest, Fapt, ForestRoute, Star
 from anabranch_lab.run.scenario import Scenario, Serve, Simulation, Stop
 from anabranch_lab.run.scenario.tasks import Train
-from anabranch_lab.run.simulate import simulate
 from anabranch_lab.tasks.partition import Dirichlet
 from anabranch_lab.tasks.sampling import Resampled
-from papers._lab import Lab, Label, Outcome, Trial
+from papers._lab import Lab, Label, Outcome, Trial, events_of
 from papers._tuning import best_rates
 
 WORKERS = 12
@@ -275,11 +273,8 @@ def batches_end_s(of: tuple[Scheme, Case], data_dir: Path | None = None) -> floa
             merge=Mean(),
             simulation=Simulation(tensors="sizes"),
         )
-        with tempfile.TemporaryDirectory(prefix="anabranch-") as folder:
-            log = Path(folder, "run.db")
-            overlay = network(case.seed, case.workers)
-            simulate(made.beside_its_scheduler(), overlay, log, data_dir)
-            steps = [each for _, each in read_events(log) if isinstance(each, StepDone)]
+        events = events_of(made, network(case.seed, case.workers), data_dir)
+        steps = [each for each in events if isinstance(each, StepDone)]
         ended_s = [each.at_s for each in steps for _ in range(each.samples // case.learner.batch)]
         ends_s *= 2
     return sorted(ended_s)[batches - 1]
@@ -355,11 +350,6 @@ def trial(
 def early(case: Case) -> Case:
     """Return a case whose target is the early one."""
     return replace(case, learner=replace(case.learner, target=EARLY))
-
-
-def seeds(lab: Lab, count: int) -> range:
-    """Return the seeds of a figure: one if it is quick."""
-    return range(lab.seed, lab.seed + (1 if lab.quick else count))
 
 
 @dataclass(frozen=True, slots=True)

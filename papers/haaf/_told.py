@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
-from papers._compare import bound, compared, interval, ratio_interval
-from papers._lab import Label, Outcome
+from papers._compare import bound, compared, interval, or_never, ratio_interval, spread
+from papers._lab import Label, Outcome, chosen
 
 
 def of(outcomes: Iterable[Outcome], **labels: Label) -> list[Outcome]:
     """Return the runs with these labels, in order of their seeds."""
-    found = [each for each in outcomes if labels.items() <= each.labels.items()]
-    return sorted(found, key=lambda each: each.labels["seed"])
-
-
-def spread(numbers: Sequence[float], form: str) -> str:
-    """Return the median of numbers, and the least to the most in parentheses.
-
-    >>> spread([3.0, 1.0, 2.0], ".1f")
-    '2.0 (1.0 to 3.0)'
-    """
-    middle, low, high = (format(each, form) for each in (median(numbers), *_ends(numbers)))
-    return middle if len(numbers) == 1 else f"{middle} ({low} to {high})"
-
-
-def _ends(numbers: Sequence[float]) -> tuple[float, float]:
-    return min(numbers), max(numbers)
+    return sorted(chosen(outcomes, **labels), key=lambda each: each.labels["seed"])
 
 
 LOOKS = 5
@@ -44,7 +29,7 @@ def reached_s(run: Outcome, accuracy: float | None = None, looks: int = 1) -> fl
         looks: consecutive evaluations whose mean must be so high.
     """
     if accuracy is None:
-        return math.inf if run.reached_s is None else run.reached_s
+        return or_never(run.reached_s)
     for last in range(looks, len(run.curve) + 1):
         if fmean(seen for _, seen in run.curve[last - looks : last]) >= accuracy:
             return run.curve[last - 1][0]

@@ -18,6 +18,7 @@ from anabranch_lab.run.scenario import encode
 from anabranch_lab.run.scenario.tasks import Own
 from anabranch_lab.run.work import buffer_elements
 from anabranch_lab.tasks.sampling import Shuffled
+from papers._compare import spread
 from papers._experiment import Experiment
 from papers._lab import Lab, Trial
 from papers._picture import picture
@@ -207,7 +208,7 @@ def apart(products: Floats) -> float:
 
 def _make(lab: Lab) -> Result:
     jobs = {
-        (name, rate): [Watch(learner, seed, rate, lab.quick) for seed in setting.seeds(lab, count)]
+        (name, rate): [Watch(learner, seed, rate, lab.quick) for seed in lab.seeds(count)]
         for name, (learner, count) in _LEARNERS.items()
         for rate in (_RATE, RATE)
     }
@@ -236,23 +237,23 @@ def _rows(runs: Sequence[Seen]) -> list[Row]:
     fast, slow = ([run.trees[at] for run in runs] for at in (0, -1))
     rows = [
         Row("seeds", "", f"{len(runs)}"),
-        Row("trees", "3", told.spread([len(run.trees) for run in runs], ".3g")),
+        Row("trees", "3", spread([len(run.trees) for run in runs], ".3g")),
         Row(
             "share of variance of two components, %",
             "",
-            told.spread([100 * run.share for run in runs], ".0f"),
+            spread([100 * run.share for run in runs], ".0f"),
         ),
     ]
     for name, trees in (("fastest", fast), ("slowest", slow)):
         rows += [
-            Row(f"{name} tree, period in s", "", told.spread([t.period_s for t in trees], ".2f")),
-            Row(f"{name} tree, updates", "", told.spread([len(t.places) for t in trees], ".3g")),
+            Row(f"{name} tree, period in s", "", spread([t.period_s for t in trees], ".2f")),
+            Row(f"{name} tree, updates", "", spread([len(t.places) for t in trees], ".3g")),
         ]
         for what, halves in (
             ("loss", [t.losses for t in trees]),
             ("apart", [t.apart for t in trees]),
         ):
-            early, late = (told.spread(each, ".2f") for each in zip(*halves, strict=True))
+            early, late = (spread(each, ".2f") for each in zip(*halves, strict=True))
             rows.append(Row(f"{name} tree, {what} in both halves", "", f"{early}, {late}"))
     pairs = [*zip(slow, fast, strict=True)]
     for what, paper, gains in (

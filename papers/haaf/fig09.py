@@ -63,7 +63,7 @@ def _make(lab: Lab, learner: Learner, count: int, ginis: Sequence[float], whole:
         whole: run AVL, FAT and the paper's learning rate too.
     """
     rates = _rates(lab, Case(ginis[0], lab.seed, learner), ginis)
-    seeds = setting.seeds(lab, count)
+    seeds = lab.seeds(count)
     cases = [Case(gini, seed, learner) for gini in ginis for seed in seeds]
     ours = _trained(lab, cases, rates, None)
     literal: list[Outcome] = []

@@ -56,7 +56,7 @@ def _make(
     """
     factors = {f"HAAF, a = {a:g}": haaf(FEW, a=a) for a in dampings}
     schemes = {"PS": setting.ps(), _ASYNCHRONOUS: ASYNCHRONOUS_PS, **factors}
-    cases = [Case(gini, seed, learner) for gini in ginis for seed in setting.seeds(lab, _SEEDS)]
+    cases = [Case(gini, seed, learner) for gini in ginis for seed in lab.seeds(_SEEDS)]
     rates = {
         (name, gini): setting.tuned(lab, how, Case(gini, lab.seed)).rate
         for name, how in schemes.items()

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from anabranch.log.by_site import spread_of
+from papers._compare import spread
 from papers._experiment import Experiment
 from papers._lab import Lab, Outcome
 from papers._result import Result, Row
@@ -47,7 +48,7 @@ def _make(lab: Lab) -> Result:
         {gini: setting.tuned(lab, how, Case(gini, lab.seed)).rate for gini in _GINIS}
         for how in (haaf(FEW), haaf(FEW, q=_MOST, lipschitz=_STRONG))
     )
-    cases = [Case(gini, seed) for gini in _GINIS for seed in setting.seeds(lab, _SEEDS)]
+    cases = [Case(gini, seed) for gini in _GINIS for seed in lab.seeds(_SEEDS)]
 
     def run(
         factors: Sequence[float],
@@ -95,8 +96,8 @@ def _rows(gini: float, ours: list[Outcome], literal: list[Outcome]) -> list[Row]
     )
     for what, values, beside, form, paper in quantities:
         plain = values(of(q=0.0))
-        was = told.spread(values(slow[1]), form)
-        rows.append(Row(f"q = 0, {what}", "", told.spread(plain, form), literal=was))
+        was = spread(values(slow[1]), form)
+        rows.append(Row(f"q = 0, {what}", "", spread(plain, form), literal=was))
         for name, runs in named.items():
             is_papers = name == f"q = {_MOST:g}"
             rows.append(

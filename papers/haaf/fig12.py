@@ -75,7 +75,7 @@ def _run(lab: Lab, rates: Mapping[tuple[float, float], float], steps: int = 1) -
                 **{"alpha": alpha, "beta": beta, "steps": steps},
             )
             for (alpha, beta), rate in rates.items()
-            for seed in setting.seeds(lab, _SEEDS)
+            for seed in lab.seeds(_SEEDS)
         ],
         may_abort=True,
     )

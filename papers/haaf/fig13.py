@@ -20,6 +20,7 @@ import numpy.typing as npt
 from anabranch_lab.run.scenario import Scenario
 from anabranch_lab.run.simulate import one_thread
 from anabranch_lab.run.work import make_work
+from papers._compare import spread
 from papers._experiment import Experiment
 from papers._lab import Lab
 from papers._result import Result, Row
@@ -97,7 +98,7 @@ def _first_gradients(
 
 
 def _make(lab: Lab) -> Result:
-    seeds = setting.seeds(lab, _SEEDS)
+    seeds = lab.seeds(_SEEDS)
     jobs = [First(*each, lab.quick) for each in product(_ALPHAS, _BETAS, seeds)]
     found = dict(zip(jobs, lab.map(similarity, jobs, Alike), strict=True))
     rows = []
@@ -113,8 +114,8 @@ def _make(lab: Lab) -> Result:
             )
             batches = "first batch" if count == 1 else f"first {count} batches"
             for what, paper, said in (
-                ("beta 0", "", told.spread(before, ".2f")),
-                (f"beta {_BETAS[1]:g}", _PAPER, told.spread(after, ".2f")),
+                ("beta 0", "", spread(before, ".2f")),
+                (f"beta {_BETAS[1]:g}", _PAPER, spread(after, ".2f")),
                 ("gain", "", told.more(after, before, form="+.2f")),
             ):
                 rows.append(Row(f"{batches}, {what}: alpha {alpha:g}", paper, said))

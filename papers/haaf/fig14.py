@@ -14,6 +14,7 @@ from msgspec import structs
 
 from anabranch.merge import Mean
 from anabranch_lab.run.scenario import Simulation, Stop
+from papers._compare import spread
 from papers._experiment import Experiment
 from papers._lab import Lab, Label, Outcome, Trial
 from papers._result import Result, Row
@@ -39,7 +40,7 @@ def _make(lab: Lab) -> Result:
             _trial(lab, how, Case(gini, seed), name)
             for gini in _GINIS
             for name, how in schemes.items()
-            for seed in setting.seeds(lab, _SEEDS)
+            for seed in lab.seeds(_SEEDS)
         ]
     )
     rows = []
@@ -57,7 +58,7 @@ def _make(lab: Lab) -> Result:
         ):
             for name, values in by_name.items():
                 theirs = paper if name in (FEW_TREES, ANY_TREES) else ""
-                found.append(Row(f"{name}, {what}", theirs, told.spread(values, form)))
+                found.append(Row(f"{name}, {what}", theirs, spread(values, form)))
         for name in (FEW_TREES, ANY_TREES):
             for other in setting.synchronous():
                 more = told.more(means[name], means[other])

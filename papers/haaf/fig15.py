@@ -46,7 +46,7 @@ def _make(lab: Lab) -> Result:
 def _rows(lab: Lab, case: Case, names: list[str]) -> list[Row]:
     """Return the rows of a fleet: of the named synchronous schemes, and of HAAF."""
     workers = case.workers
-    cases = [replace(case, seed=seed) for seed in setting.seeds(lab, _SEEDS)]
+    cases = [replace(case, seed=seed) for seed in lab.seeds(_SEEDS)]
     rates = {"PS": setting.tuned(lab, setting.ps(workers), case).rate}
     rates |= setting.tuned_forests(lab, case)
     synchronous = setting.synchronous(workers)

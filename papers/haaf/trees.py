@@ -15,6 +15,7 @@ from statistics import geometric_mean
 
 from anabranch.fleet import ComputeModel
 from anabranch.plan import EdaForest, Forest, ForestProblem, ForestRoute, GivenForest, forest
+from papers._compare import spread
 from papers._experiment import Experiment
 from papers._lab import Lab, Outcome
 from papers._picture import picture
@@ -150,7 +151,7 @@ def _searched(lab: Lab) -> list[Row]:
     """Return how many trees the search takes, by the time of a batch and the number of workers."""
     asked = [(batch_s, WORKERS) for batch_s in _BATCHES_S]
     asked += [(BATCH_S, workers) for workers in _SIZES if workers != WORKERS]
-    seeds = setting.seeds(lab, _PLANNED)
+    seeds = lab.seeds(_PLANNED)
     jobs = [
         Plan(gini, batch_s, workers, seed)
         for batch_s, workers in asked
@@ -162,7 +163,7 @@ def _searched(lab: Lab) -> list[Row]:
     for batch_s, workers in asked:
         for gini in _GINIS:
             found = [planned[Plan(gini, batch_s, workers, seed)] for seed in seeds]
-            trees = told.spread([len(each.groups) for (each,) in found], ".3g")
+            trees = spread([len(each.groups) for (each,) in found], ".3g")
             what = f"{workers} workers, a batch takes {batch_s:g} s, trees as searched"
             paper = _PAPER.get(workers, "")
             rows.append(Row(f"{what}: Gini {gini:g}", paper, trees, seeds=f"{len(seeds)} networks"))
@@ -175,7 +176,7 @@ Points = dict[str, list[tuple[float, float]]]
 
 def _each_number(lab: Lab, gini: float, ps_rate: float) -> tuple[list[Row], Points]:
     """Return a row for each number of trees, and what it says as points."""
-    seeds = setting.seeds(lab, _SEEDS)
+    seeds = lab.seeds(_SEEDS)
     cases = [Case(gini, seed, _LEARNER) for seed in seeds]
     plans = [
         Plan(gini, BATCH_S, WORKERS, seed, True) for seed in (*seeds, lab.seed + _LEARNER.tries[0])
@@ -196,7 +197,7 @@ def _each_number(lab: Lab, gini: float, ps_rate: float) -> tuple[list[Row], Poin
     for trees in range(1, WORKERS + 1, 5 if lab.quick else 1):
         schemes = [_given(each[trees - 1]) for each in planned]
         best = setting.tuned(lab, _given(tried[trees - 1]), cases[0]).rate
-        objective = told.spread([each[trees - 1].objective_s for each in planned], ".2f")
+        objective = spread([each[trees - 1].objective_s for each in planned], ".2f")
         said = [f"eq. 14: {objective} s"]
         for name, rate in ((_BEST, best), (_SAME, ps_rate)):
             if name == _BEST or trees in _WITH_SAME:
@@ -220,7 +221,7 @@ def _ratio(runs: Sequence[Outcome], ps: Sequence[Outcome]) -> float:
 
 def _long(lab: Lab, case: Case, ps_rate: float) -> list[Row]:
     """Return the rows of a batch that takes much longer than a transfer."""
-    cases = [replace(case, seed=seed) for seed in setting.seeds(lab, _SEEDS)]
+    cases = [replace(case, seed=seed) for seed in lab.seeds(_SEEDS)]
     ps = lab.measure(
         [
             setting.trial(lab, setting.ps(), each, ps_rate, ends_s=LONGEST_S, scheme="PS", long=1)

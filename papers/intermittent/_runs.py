@@ -180,10 +180,6 @@ class Runs:
             others="another seed" if len(tuning) == 1 else f"{len(tuning)} other seeds",
         )
 
-    def rate_told(self, name: str) -> str:
-        """Return a strategy's learning rate as text, and whether none was found."""
-        return self.tuned[name].rate_told
-
     # --- runs
 
     def _task(self, rate: float) -> Train:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
-from papers._compare import compared
+from papers._compare import compared, or_never
 from papers._lab import Outcome
 from papers.intermittent._literal import Literal
 from papers.intermittent._strategies import SIX
@@ -25,7 +25,7 @@ def all_s(runs: Ran, rule: str = "first") -> list[float]:
         # Where all sites share one model, rules agree.
         shared_s = run.reached_s if isinstance(run, Outcome) else None
         at_s = run.reached_by.get(rule, shared_s)
-        found.append(math.inf if at_s is None else at_s)
+        found.append(or_never(at_s))
     return found
 
 

@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
-from papers._compare import compared
+from papers._compare import compared, or_never
 from papers._experiment import Experiment
 from papers._lab import Lab, Outcome, Trial
 from papers._result import Result, Row
-from papers._tuning import Tuned, Wanted, all_of, search, times_s, together
+from papers._tuning import Tuned, Wanted, search, times_s, together
 from papers.intermittent import _setting as setting
 
 OURS = "adaptive"
@@ -38,13 +38,13 @@ def _make(lab: Lab) -> Result:
     networks = {**setting.NETWORKS, **setting.CHANGING}
     cases = [(name, period) for name in networks for period in setting.periods()]
     tuned = _tuned(lab, cases)
-    seeds = range(lab.seed, lab.seed + (1 if lab.quick else _SEEDS))
+    seeds = lab.seeds(_SEEDS)
     trials = [
         setting.trial(lab, *case, best.rate, seed, networks[case[0]].most_s, use="measured")
         for case, best in tuned.items()
         for seed in seeds
     ]
-    measured = all_of(lab, trials)
+    measured = lab.measure(trials, may_abort=True)
     runs = {
         case: measured[at * len(seeds) : (at + 1) * len(seeds)] for at, case in enumerate(cases)
     }
@@ -79,25 +79,25 @@ def _tuned(lab: Lab, cases: Sequence[Case]) -> Mapping[Case, Tuned[Case]]:
     return together(searches, lambda wanted: times_s(lab, [make(*each) for each in wanted]))
 
 
-def _times_s(runs: Sequence[Outcome | None]) -> list[float]:
+def _times_s(runs: Sequence[Outcome]) -> list[float]:
     """Return how long runs took to the target; infinite for those that did not reach it."""
-    return [math.inf if run is None or run.reached_s is None else run.reached_s for run in runs]
+    return [or_never(run.reached_s) for run in runs]
 
 
-def mean_s(runs: Sequence[Outcome | None]) -> float:
+def mean_s(runs: Sequence[Outcome]) -> float:
     """Return the geometric mean of times to the target; infinite if one run does not reach it."""
     return math.exp(fmean(map(math.log, _times_s(runs))))
 
 
-def _told(runs: Sequence[Outcome | None]) -> str:
+def _told(runs: Sequence[Outcome]) -> str:
     reached = [each for each in _times_s(runs) if math.isfinite(each)]
     if len(reached) < len(runs):
         return f"{len(reached)} of {len(runs)}"
     return f"{mean_s(runs):.0f} ({min(reached):.0f} to {max(reached):.0f}) s"
 
 
-def _steps(runs: Sequence[Outcome | None]) -> str:
-    found = [run.steps / run.rounds for run in runs if run and run.steps is not None and run.rounds]
+def _steps(runs: Sequence[Outcome]) -> str:
+    found = [run.steps / run.rounds for run in runs if run.steps is not None and run.rounds]
     if not found:
         return "not known"
     return f"{median(found):.1f} ({min(found):.1f} to {max(found):.1f}), over a run"

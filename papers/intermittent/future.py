@@ -40,7 +40,8 @@ def _rows(runs: Runs, literal: LiteralRuns, own: OwnRuns) -> Iterator[Row]:
     seeds = str(len(runs.seeds))
     for name, of in literal.items():
         messages = sum(run.messages for run in of) / max(1, sum(run.iterations for run in of))
-        why = f"rate {runs.rate_told(name)}; {messages:.3g} messages an iteration of the foremost"
+        rate = runs.tuned[name].rate_told
+        why = f"rate {rate}; {messages:.3g} messages an iteration of the foremost"
         for rule in ("first", "all"):
             nodes, said = RULES[rule], told(of, rule)
             yield Row(f"literal: {name}{nodes}", "future work", "", why, said, seeds)
@@ -49,7 +50,7 @@ def _rows(runs: Runs, literal: LiteralRuns, own: OwnRuns) -> Iterator[Row]:
                 yield Row(f"{what}{nodes}", "", "", literal=ratio, seeds=seeds)
             why = ""
     for name, mine in own.items():
-        why = f"rate {runs.rate_told(OURS + name)}; {megabytes(mine)} over all links"
+        why = f"rate {runs.tuned[OURS + name].rate_told}; {megabytes(mine)} over all links"
         base = next((to for begins, to in _BASES.items() if name.startswith(begins)), _PAIRS)
         for rule in ("first", "all"):
             nodes = RULES[rule]

@@ -34,7 +34,7 @@ def _table(lab: Lab, nodes: int) -> Result:
     seeds, rows = str(len(runs.seeds)), []
     for name in SIX:
         twin = TWINS[name]
-        rates = f"rates {runs.rate_told(name)} and {runs.rate_told(OURS + twin)}"
+        rates = f"rates {runs.tuned[name].rate_told} and {runs.tuned[OURS + twin].rate_told}"
         which = "ours over a star, two hops" if name in EVERY else f"ours: {twin}"
         for rule, by in RULES.items():
             why, paper = (f"{which}; {rates}", PAPER_S[nodes][name]) if not by else ("", "")
@@ -80,7 +80,7 @@ def _ratios(runs: Runs, literal: LiteralRuns, own: OwnRuns) -> Iterator[Row]:
         "",
         over(own[PLAIN], literal["gossip, half"]),
         "without the wait for models that were sent; also mixes before it sends, and is looked at "
-        f"after it; rate {runs.rate_told(OURS + PLAIN)} of both",
+        f"after it; rate {runs.tuned[OURS + PLAIN].rate_told} of both",
         seeds=seeds,
     )
     for rule in ("first", "all"):
@@ -118,9 +118,9 @@ def _steps(lab: Lab, nodes: int) -> Result:
         rows.append(Row(f"{at}: the first of the six", "", "", why, wins(literal), seeds))
         for name in SIX:
             mine = told(own[TWINS[name]]) if TWINS[name] in own else ""
-            rates = f"rate {runs.rate_told(name)}"
+            rates = f"rate {runs.tuned[name].rate_told}"
             if mine:
-                rates += f", of ours {runs.rate_told(OURS + TWINS[name])}"
+                rates += f", of ours {runs.tuned[OURS + TWINS[name]].rate_told}"
             row = Row(f"{at}: {name}", "", mine, rates, literal=told(literal[name]), seeds=seeds)
             rows.append(row)
         for rule in ("first", "all"):

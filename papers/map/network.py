@@ -9,11 +9,11 @@ from functools import partial
 from statistics import fmean, median
 from typing import Any
 
-from papers._compare import bound, interval
+from papers._compare import bound, interval, or_never, spread
 from papers._experiment import Experiment
 from papers._lab import Lab, Outcome, Trial
 from papers._result import Result, Row
-from papers._tuning import Tuned, Wanted, all_of, search, times_s, together
+from papers._tuning import Tuned, Wanted, search, times_s, together
 from papers.map import _setting as setting
 from papers.map._setting import FIRST_RATE, GINIS, NETWORKS, SCHEMES, Setting
 
@@ -118,13 +118,13 @@ def verdict(times_s: Mapping[str, Sequence[float]], most_s: float) -> Verdict:
 
 def _make(lab: Lab, name: str) -> Result:
     tuned = _tuned(lab, name)
-    seeds = range(lab.seed, lab.seed + (1 if lab.quick else _SEEDS))
+    seeds = lab.seeds(_SEEDS)
     trials = [
         _trial(lab, name, cell, best.setting, best.rate, seed, use="measured")
         for cell, best in tuned.items()
         for seed in seeds
     ]
-    measured = all_of(lab, trials)
+    measured = lab.measure(trials, may_abort=True)
     runs = {
         cell: measured[at * len(seeds) : (at + 1) * len(seeds)] for at, cell in enumerate(tuned)
     }
@@ -150,7 +150,8 @@ def _make(lab: Lab, name: str) -> Result:
 def _tuned(lab: Lab, name: str) -> dict[Cell, Tuned[Setting]]:
     cells = [(gini, scheme) for gini in GINIS for scheme in SCHEMES]
     if lab.quick:
-        return {cell: _untuned(setting.settings(cell[1], cell[0])[0]) for cell in cells}
+        first = {cell: setting.settings(cell[1], cell[0])[0] for cell in cells}
+        return {cell: Tuned(of, FIRST_RATE, ()) for cell, of in first.items()}
     seeds = [lab.seed + each for each in _TUNING]
     most_s = NETWORKS[name].most_s
     searches = {
@@ -170,10 +171,6 @@ def _tuned(lab: Lab, name: str) -> dict[Cell, Tuned[Setting]]:
     return together(searches, lambda wanted: times_s(lab, [make(*each) for each in wanted]))
 
 
-def _untuned(of: Setting) -> Tuned[Setting]:
-    return Tuned(of, FIRST_RATE, ())
-
-
 def _trial(
     lab: Lab,
     name: str,
@@ -190,62 +187,48 @@ def _trial(
     return setting.trial(lab, of, name, gini, rate, seed, most_s, **labels)
 
 
-def _seconds(run: Outcome | None) -> float:
+def _seconds(run: Outcome) -> float:
     """Return how long a run took to the target; infinite if it did not reach it."""
-    return math.inf if run is None or run.reached_s is None else run.reached_s
+    return or_never(run.reached_s)
 
 
-def _told(runs: Sequence[Outcome | None], name: str) -> str:
+def _told(runs: Sequence[Outcome], name: str) -> str:
     """Return times and bytes to the target, as text."""
-    reached = [run for run in runs if run is not None and run.reached_s is not None]
+    reached = [run for run in runs if run.reached_s is not None]
     if not reached:
         return f"not within {NETWORKS[name].most_s:g} s"
-    told = f"{spread(list(map(_seconds, reached)))} s, {_bytes(reached, name)}"
+    told = f"{spread(list(map(_seconds, reached)), '.4g')} s, {_bytes(reached, name)}"
     return told if len(reached) == len(runs) else f"{len(reached)} of {len(runs)}: {told}"
 
 
-def _round(runs: Sequence[Outcome | None]) -> str:
+def _round(runs: Sequence[Outcome]) -> str:
     """Return how long a round took until the target, its step included."""
-    found = [
-        _seconds(run) / run.reached_updates
-        for run in runs
-        if run is not None and run.reached_updates
-    ]
+    found = [_seconds(run) / run.reached_updates for run in runs if run.reached_updates]
     if not found:
         return "not known"
-    return f"{spread(found)} s, {median(found) / setting.STEP_S:.3g} steps of a mean site"
+    return f"{spread(found, '.4g')} s, {median(found) / setting.STEP_S:.3g} steps of a mean site"
 
 
-def _trees(runs: Sequence[Outcome | None]) -> str:
+def _trees(runs: Sequence[Outcome]) -> str:
     """Return how many trees forests had, as text; empty if there was none."""
-    trees = [run.trees for run in runs if run is not None and run.trees]
-    return f", trees: {spread(trees)}" if trees else ""
+    trees = [run.trees for run in runs if run.trees]
+    return f", trees: {spread(trees, '.4g')}" if trees else ""
 
 
-def _bytes(runs: Sequence[Outcome | None], name: str) -> str:
+def _bytes(runs: Sequence[Outcome], name: str) -> str:
     """Return the payload of all links until the target, of the model that is stood for."""
-    sent = [run.sent_bytes for run in runs if run is not None and run.sent_bytes is not None]
+    sent = [run.sent_bytes for run in runs if run.sent_bytes is not None]
     if not sent:
         return "no bytes"
     whole = median(sent) * NETWORKS[name].smaller
     return f"{whole / 1e9:.3g} GB" if whole >= 1e9 else f"{whole / 1e6:.3g} MB"
 
 
-def spread(numbers: Sequence[float]) -> str:
-    """Return the median of numbers, and the least to the most in parentheses.
-
-    >>> spread([3.0, 1.0, 2.0])
-    '2 (1 to 3)'
-    """
-    told = [format(each, ".4g") for each in (median(numbers), min(numbers), max(numbers))]
-    return told[0] if len(numbers) == 1 else f"{told[0]} ({told[1]} to {told[2]})"
-
-
-def _drawn(found: Verdict, of: Mapping[str, Sequence[Outcome | None]], name: str) -> dict[str, Any]:
+def _drawn(found: Verdict, of: Mapping[str, Sequence[Outcome]], name: str) -> dict[str, Any]:
     """Return a cell of the picture: the name of its colour, if one is first, and its lines."""
     if not found.first:
         return {"name": "", "lines": ["none reaches it"]}
-    lines = [found.first, f"{spread(list(map(_seconds, of[found.first])))} s"]
+    lines = [found.first, f"{spread(list(map(_seconds, of[found.first])), '.4g')} s"]
     lines.append(_bytes(of[found.first], name))
     if found.alike:
         lines += [found.margin(each) for each in found.alike[:2]]

@@ -34,7 +34,7 @@ from anabranch.site.neighbourhood import MOST_CHUNK_ELEMENTS
 from anabranch_lab.run.scenario import Scenario, Stop
 from anabranch_lab.run.scenario.tasks import Exchange
 from anabranch_lab.tasks.profiles import ALEXNET
-from papers._lab import Lab, Label, Outcome, Trial, seconds
+from papers._lab import Lab, Label, Outcome, Trial, chosen, seconds
 
 CHUNK_ELEMENTS = 1_000_000
 """The paper's CHUNK_SIZE."""
@@ -326,15 +326,6 @@ def roots(lab: Lab) -> tuple[str, ...]:
     """Return the sites at which one-root systems are tried."""
     names = [site.name for site in reference().sites]
     return tuple(names[:: 3 if lab.quick else 1])
-
-
-def chosen(outcomes: Sequence[Outcome], **labels: Label) -> list[Outcome]:
-    """Return the outcomes that have these labels."""
-    return [
-        each
-        for each in outcomes
-        if all(each.labels.get(key) == value for key, value in labels.items())
-    ]
 
 
 def ranked(found: Sequence[Outcome]) -> dict[str, list[Outcome]]:

@@ -17,7 +17,7 @@ from anabranch.overlay import Link, Overlay, Site, random_sparse
 from anabranch.plan import NO_PARENT, Fapt, Plan, Tree, up_delays_s_per_bit
 from anabranch_lab.run.scenario import Stop
 from papers._experiment import Experiment
-from papers._lab import Lab
+from papers._lab import Lab, chosen
 from papers._result import Result, Row
 from papers.netstorm import _setting as setting
 from papers.netstorm._setting import MLNET, MXNET, TSENGINE, System, times
@@ -143,8 +143,8 @@ def _make(lab: Lab) -> Result:
     )
 
     def over(slow: System, fast: System) -> str:
-        slow_runs = setting.chosen(outcomes, system=slow.name)
-        return setting.ratio(slow_runs, setting.chosen(outcomes, system=fast.name), times)
+        slow_runs = chosen(outcomes, system=slow.name)
+        return setting.ratio(slow_runs, chosen(outcomes, system=fast.name), times)
 
     rows += [
         Row(

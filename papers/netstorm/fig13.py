@@ -18,7 +18,7 @@ from anabranch import plan as plans
 from anabranch.overlay import Link, Overlay
 from anabranch_lab.run.scenario import Stop
 from papers._experiment import Experiment
-from papers._lab import Lab, Label, Outcome, Trial, seconds
+from papers._lab import Lab, Label, Outcome, Trial, chosen, seconds
 from papers._result import Result, Row
 from papers.netstorm import _setting as setting
 from papers.netstorm._setting import (
@@ -154,18 +154,18 @@ def _make(lab: Lab) -> Result:
 
 def _by_root(found: list[Outcome], system: System) -> Mapping[str, list[Outcome]]:
     """Return a baseline's runs at its best, median and worst root; or at the one it chooses."""
-    runs = setting.chosen(found, system=system.name)
+    runs = chosen(found, system=system.name)
     if all(each.labels["root"] == _CHOSEN for each in runs):
         return {"at the root it chooses": runs}
     return setting.ranked(runs)
 
 
 def _comparison(lab: Lab, outcomes: list[Outcome], network: str) -> list[Row]:
-    found = setting.chosen(outcomes, network=network)
+    found = chosen(outcomes, network=network)
     seeds = setting.static_draws(lab) if network == "static" else setting.drawn_networks(lab)
 
     def of(system: System) -> list[Outcome]:
-        return setting.chosen(found, system=system.name)
+        return chosen(found, system=system.name)
 
     def over(slow: Mapping[str, list[Outcome]], fast: System) -> str:
         return setting.by_rank(slow, dict.fromkeys(slow, of(fast)), times)
@@ -226,13 +226,13 @@ def _comparison(lab: Lab, outcomes: list[Outcome], network: str) -> list[Row]:
 def _worse_stars(lab: Lab, outcomes: list[Outcome]) -> list[Row]:
     """Return how the speed-up over the star grows as the star gets worse."""
     seeds = setting.static_draws(lab)
-    static = setting.chosen(outcomes, network="static")
+    static = chosen(outcomes, network="static")
     links = [each for each in static if "links" not in each.labels]
-    connections = setting.chosen(static, links="connections")
+    connections = chosen(static, links="connections")
 
     def over(found: list[Outcome], star: System, fast: System) -> str:
-        hubs = setting.ranked(setting.chosen(found, system=star.name))
-        runs = setting.chosen(found, system=fast.name)
+        hubs = setting.ranked(chosen(found, system=star.name))
+        runs = chosen(found, system=fast.name)
         return setting.by_rank(hubs, dict.fromkeys(hubs, runs), times)
 
     slow = seconds(connections, system=LITE.name)

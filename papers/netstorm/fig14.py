@@ -16,7 +16,7 @@ from anabranch.plan import Fapt
 from anabranch.scheduler.awareness import Oracle
 from anabranch_lab.run.scenario import Stop
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome, Trial, seconds
+from papers._lab import Lab, Outcome, Trial, chosen, seconds
 from papers._result import Result, Row
 from papers.netstorm import _setting as setting
 from papers.netstorm._setting import (
@@ -176,14 +176,14 @@ def _make(lab: Lab) -> Result:
     outcomes = lab.measure(trials + ([] if lab.emulate else _authors_draw(lab)))
     rows = []
     for case, of_case in static.items():
-        found = setting.chosen(outcomes, case=case)
+        found = chosen(outcomes, case=case)
         fapts = _readings(found, of_case)
         rows += _trees(found, case, fapts, setting.static_draws(lab))
         rows.append(_two_readings(case, fapts, setting.static_draws(lab)))
     if not lab.emulate:
-        rows.append(_one_draw(setting.chosen(outcomes, case=_AUTHORS)))
+        rows.append(_one_draw(chosen(outcomes, case=_AUTHORS)))
     for case in dynamic:
-        found, seeds = setting.chosen(outcomes, case=case), setting.drawn_networks(lab)
+        found, seeds = chosen(outcomes, case=case), setting.drawn_networks(lab)
         fapts = {name: _of(found, each) for name, each in _READINGS.items()}
         rows += _trees(found, case, fapts, seeds)
         rows += _adaptive(found, case, seeds)
@@ -193,24 +193,24 @@ def _make(lab: Lab) -> Result:
 def _readings(found: list[Outcome], trials: list[Trial]) -> dict[str, list[Outcome]]:
     """Return FAPT's static runs at the root that each reading of w(T) chooses."""
     if any(each.labels["root"] == _CHOSEN for each in found):
-        return {name: setting.chosen(found, system=each.name) for name, each in _READINGS.items()}
+        return {name: chosen(found, system=each.name) for name, each in _READINGS.items()}
     overlays = {trial.labels["draw"]: trial.overlay for trial in trials}
     runs: dict[str, list[Outcome]] = {name: [] for name in _READINGS}
     for name, system in _READINGS.items():
         for draw, overlay in overlays.items():
             root = _root(system, overlay)
-            runs[name] += setting.chosen(found, system=_FAPT.name, root=root, draw=draw)
+            runs[name] += chosen(found, system=_FAPT.name, root=root, draw=draw)
     return runs
 
 
 def _of(found: list[Outcome], system: System) -> list[Outcome]:
     """Return the runs of a system at the root that it chooses."""
-    return setting.chosen(found, system=system.name, root=_CHOSEN)
+    return chosen(found, system=system.name, root=_CHOSEN)
 
 
 def _by_root(found: list[Outcome], system: System) -> Mapping[str, list[Outcome]]:
     """Return a system's runs at its best, median and worst root, or at the one that it chooses."""
-    runs = setting.chosen(found, system=system.name)
+    runs = chosen(found, system=system.name)
     rooted = [each for each in runs if each.labels["root"] != _CHOSEN]
     return setting.ranked(rooted) if rooted else {"at the root it chooses": runs}
 

@@ -15,7 +15,7 @@ from anabranch.overlay import random_complete
 from anabranch.plan import Fapt
 from anabranch_lab.run.scenario import Stop
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome, Trial
+from papers._lab import Lab, Outcome, Trial, chosen
 from papers._result import Result, Row
 from papers.netstorm import _setting as setting
 from papers.netstorm._setting import (
@@ -72,13 +72,13 @@ def _make(lab: Lab) -> Result:
     outcomes = lab.measure(trials + _complete(lab))
 
     def of(case: str, system: System, roots: int) -> list[Outcome]:
-        return setting.chosen(outcomes, case=case, system=system.name, roots=roots)
+        return chosen(outcomes, case=case, system=system.name, roots=roots)
 
     def nine_over_one(case: str, system: System) -> str:
         return setting.ratio(of(case, system, 1), of(case, system, 9), gain)
 
     def over_star(case: str, system: System) -> str:
-        star = setting.chosen(outcomes, case=case, system=MXNET.name)
+        star = chosen(outcomes, case=case, system=MXNET.name)
         return "; ".join(f"{roots}: {_middle(star, of(case, system, roots))}" for roots in counts)
 
     static, dynamic = setting.static_draws(lab), setting.drawn_networks(lab)

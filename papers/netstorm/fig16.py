@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from anabranch.scheduler.awareness import Oracle
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome, seconds
+from papers._lab import Lab, Outcome, chosen, seconds
 from papers._result import Result, Row
 from papers.netstorm import _setting as setting
 from papers.netstorm._setting import (
@@ -117,7 +117,7 @@ def _make(lab: Lab) -> Result:
 
 
 def _of(outcomes: list[Outcome], system: System) -> list[Outcome]:
-    return setting.chosen(outcomes, system=system.name)
+    return chosen(outcomes, system=system.name)
 
 
 EXPERIMENT = Experiment("netstorm/fig16", "seconds an iteration, awareness off and on", _make)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome, Trial, seconds
+from papers._lab import Lab, Outcome, Trial, chosen, seconds
 from papers._picture import picture
 from papers._result import Result, Row
 from papers.netstorm import _setting as setting
@@ -114,7 +114,7 @@ def _picture(panels: dict[str, dict[str, list[tuple[float, float]]]]) -> dict[st
 
 
 def _of(outcomes: list[Outcome], case: str, bounds: str) -> list[Outcome]:
-    return setting.chosen(outcomes, case=case, bounds=bounds)
+    return chosen(outcomes, case=case, bounds=bounds)
 
 
 def _lines(lab: Lab, outcomes: list[Outcome], case: str) -> dict[str, list[tuple[float, float]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome
+from papers._lab import Lab, Outcome, chosen
 from papers._result import Result, Row
 from papers.netstorm import _setting as setting
 from papers.netstorm._setting import (
@@ -45,7 +45,7 @@ def _make(lab: Lab) -> Result:
     outcomes = lab.measure(setting.dynamic_trials(lab, _SYSTEMS))
 
     def of(system: System) -> list[Outcome]:
-        return setting.chosen(outcomes, system=system.name)
+        return chosen(outcomes, system=system.name)
 
     def over_star(system: System) -> str:
         return setting.over(of(MXNET), of(system))

@@ -16,7 +16,7 @@ from anabranch_lab.run.scenario import Stop
 from anabranch_lab.run.scenario.tasks import Exchange
 from anabranch_lab.tasks.profiles import load_profile
 from papers._experiment import Experiment
-from papers._lab import Lab, Label, Outcome, Trial, seconds
+from papers._lab import Lab, Label, Outcome, Trial, chosen, seconds
 from papers._result import Result, Row
 from papers.netstorm import _setting as setting
 from papers.netstorm._setting import MXNET, OUR_PRO, PRO, PRO_FLAT, System, times
@@ -96,7 +96,7 @@ def _model_rows(lab: Lab, outcomes: list[Outcome]) -> list[Row]:
     seeds = setting.drawn_networks(lab)
 
     def of(system: System, model: str) -> list[Outcome]:
-        return setting.chosen(found, system=system.name, model=model)
+        return chosen(found, system=system.name, model=model)
 
     def told(star: System, pro: System, model: str) -> str:
         slow, fast = of(star, model), of(pro, model)
@@ -191,7 +191,7 @@ def _site_rows(lab: Lab, outcomes: list[Outcome]) -> list[Row]:
 
     def told(pro: System, sites: int) -> str:
         about: dict[str, Label] = {"sites": sites}
-        slow, fast = (setting.chosen(found, system=each.name, **about) for each in (MXNET, pro))
+        slow, fast = (chosen(found, system=each.name, **about) for each in (MXNET, pro))
         rate = sites * _BATCH_SIZE / seconds(fast)
         return f"{seconds(fast):.1f} s, {setting.ratio(slow, fast, times)}; {rate:.1f} samples/s"
 

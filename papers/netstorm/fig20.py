@@ -9,7 +9,7 @@ import msgspec
 
 from anabranch.scheduler.awareness import Passive
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome, Trial, seconds
+from papers._lab import Lab, Outcome, Trial, chosen, seconds
 from papers._picture import picture
 from papers._result import Result, Row
 from papers.netstorm import _setting as setting
@@ -158,11 +158,11 @@ def _make(lab: Lab) -> Result:
     for (sweep, case), systems in cases.items():
         trials += _trials(lab, sweep, case, systems)
     outcomes = lab.measure(trials)
-    star = setting.chosen(outcomes, system=MXNET.name)
+    star = chosen(outcomes, system=MXNET.name)
     seeds = setting.drawn_networks(lab)
 
     def of(sweep: str, case: str, value: float) -> list[Outcome]:
-        return setting.chosen(outcomes, sweep=sweep, case=case, value=value)
+        return chosen(outcomes, sweep=sweep, case=case, value=value)
 
     def told(sweep: str, case: str) -> str:
         values = cases.get((sweep, case), {})
@@ -189,7 +189,7 @@ def _make(lab: Lab) -> Result:
             "collapse",
             "",
             "the plan stays that of equal rates, which awareness begins with",
-            literal=setting.over(star, setting.chosen(outcomes, system=UNMEASURED.name)),
+            literal=setting.over(star, chosen(outcomes, system=UNMEASURED.name)),
             seeds=seeds,
         )
     )
@@ -210,7 +210,7 @@ def _lines(
     for case in chunks:
         for value, system in cases[sweep, case].items():
             if system is not None:
-                runs = setting.chosen(outcomes, sweep=sweep, case=case, value=value)
+                runs = chosen(outcomes, sweep=sweep, case=case, value=value)
                 point = system.chunk_elements / _M, round(seconds(star) / seconds(runs), 4)
                 lines.setdefault(f"{sweep} {_SWEEPS[sweep].written(value)}", []).append(point)
     return lines

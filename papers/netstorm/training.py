@@ -19,7 +19,7 @@ from anabranch.scheduler.deal import ByShare
 from anabranch_lab.run.scenario import Scenario, Stop
 from anabranch_lab.run.scenario.tasks import Train
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome, Trial, seconds
+from papers._lab import Lab, Outcome, Trial, chosen, seconds
 from papers._picture import middle, picture
 from papers._result import Result, Row
 from papers.netstorm import _setting as setting
@@ -120,11 +120,11 @@ def _make(lab: Lab) -> Result:
         ]
     )
     rows = [
-        _row(lab, setting.chosen(found, network=network, system=system.name), network, system)
+        _row(lab, chosen(found, network=network, system=system.name), network, system)
         for network in networks
         for system in _SYSTEMS
     ]
-    apart = [most_apart(setting.chosen(found, draw=draw)) for draw in draws(lab)]
+    apart = [most_apart(chosen(found, draw=draw)) for draw in draws(lab)]
     rows.append(
         Row(
             "accuracy after equally many rounds: the most that two systems are apart",
@@ -144,7 +144,7 @@ def _make(lab: Lab) -> Result:
         network: {
             system.name: middle([each.curve for each in runs])
             for system in _SYSTEMS
-            for runs in (setting.chosen(found, network=network, system=system.name),)
+            for runs in (chosen(found, network=network, system=system.name),)
         }
         for network in networks
     }

@@ -13,7 +13,6 @@ and one those of Table V, whose pulls take seven times as long as Table II's.
 
 from __future__ import annotations
 
-import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 
 from anabranch.fleet import Compute, Lognormal
-from anabranch.log import WorkerWent, read_events
+from anabranch.log import WorkerWent
 from anabranch.log.pacing import Iteration, summarise_pace
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.pace import FlR2sp
@@ -30,7 +29,7 @@ from anabranch.period import Every
 from anabranch.plan import Star
 from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Exchange
-from anabranch_lab.run.simulate import simulate
+from papers._lab import events_of
 from papers.r2sp import _setting as setting
 
 CLIENTS, GROUPS, FRACTION, STEPS = 128, 8, 0.75, 100
@@ -205,10 +204,7 @@ class Seen:
 def observe(case: Case, data_dir: Path | None = None, draws: bool = False) -> Seen:
     """Simulate a run, and measure it; with ``draws``, for a picture too."""
     overlay = fleet(case.server, case.clients)
-    with tempfile.TemporaryDirectory(prefix="anabranch-") as folder:
-        log = Path(folder, "run.db")
-        simulate(case.scenario().beside_its_scheduler(), overlay, log, data_dir)
-        events = [event for _, event in read_events(log)]
+    events = [*events_of(case.scenario(), overlay, data_dir)]
     summary = summarise_pace(events)
     assert summary is not None
     of_each = {

@@ -23,7 +23,8 @@ from anabranch.plan import Fapt, Packed
 from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Exchange
 from anabranch_lab.tasks import profiles
-from papers._lab import Lab, Label, Outcome, Trial
+from papers import _compare
+from papers._lab import Label, Outcome, Trial, chosen
 
 WORKERS, SERVERS = 16, 4  # the paper's cluster A
 WORKERS_1, SERVERS_1 = 8, 2  # of its Table I
@@ -83,24 +84,12 @@ FITTED_BPS = geometric_mean(model.goodput_bps for model in LARGE)
 
 
 SEEDS = 3
-
-
-def seeds(lab: Lab) -> range:
-    """Return the seeds of jitter: one where the lab is quick."""
-    return range(lab.seed, lab.seed + (1 if lab.quick else SEEDS))
-
-
-def found(outcomes: Iterable[Outcome], **labels: Label) -> list[Outcome]:
-    """Return the runs with these labels, in order."""
-    return [each for each in outcomes if labels.items() <= each.labels.items()]
+"""Of jitter."""
 
 
 def spread(values: Sequence[float], form: str = ".2f") -> str:
-    """Return the mean of numbers and, of several, the least to the most."""
-    told = f"{fmean(values):{form}}"
-    if len(values) > 1:
-        told += f" ({min(values):{form}} to {max(values):{form}})"
-    return told
+    """Return the mean of numbers and, of several, the least to the most in parentheses."""
+    return _compare.spread(values, form, fmean)
 
 
 def steady_s(outcomes: Iterable[Outcome], **labels: Label) -> float:
@@ -109,7 +98,7 @@ def steady_s(outcomes: Iterable[Outcome], **labels: Label) -> float:
     It is the mean over all workers and the later half of their iterations. A worker's first
     iteration differs: the worker has its model already, and pulls none.
     """
-    (found,) = [each for each in outcomes if labels.items() <= each.labels.items()]
+    (found,) = chosen(outcomes, **labels)
     return fmean(worker.iteration_s for worker in found.workers.values())
 
 

@@ -27,8 +27,8 @@ from anabranch.plan import Fapt, Packed
 from anabranch.train.schedules import AnySchedule, Constant
 from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Train
-from papers._compare import compared, spread_s
-from papers._lab import Lab, Label, Outcome, Trial
+from papers._compare import compared, or_never, spread_s
+from papers._lab import Lab, Label, Outcome, Trial, chosen
 from papers._picture import middle, picture
 from papers._result import Row
 from papers._tuning import Make, Tuned, best_rates
@@ -326,7 +326,7 @@ class Compared:
         def over(runs: Mapping[str, Sequence[Outcome]], name: str) -> str:
             if name not in runs:
                 return ""
-            both = (_times([each.reached_updates for each in runs[of]]) for of in (name, beside))
+            both = ([or_never(each.reached_updates) for each in runs[of]] for of in (name, beside))
             return compared(*both)
 
         return [
@@ -363,7 +363,7 @@ def compare(
         beside: names of the ways that each is compared with.
     """
     learner = cluster.learner
-    seeds = range(lab.seed, lab.seed + (1 if lab.quick else learner.seeds))
+    seeds = lab.seeds(learner.seeds)
     tuned = rates(lab, ways, cluster)
     wanted = {name: {tuned[name].rate, learner.rate} for name in ways}
     wanted |= {name: {tuned[name].rate} for name, way in ways.items() if way.is_ours}
@@ -378,8 +378,7 @@ def compare(
     )
 
     def of(name: str, rate: float) -> list[Outcome]:
-        about = {"name": name, "rate": rate}
-        return [each for each in measured if about.items() <= each.labels.items()]
+        return chosen(measured, name=name, rate=rate)
 
     ours = {name: of(name, tuned[name].rate) for name in ways}
     literal = {name: of(name, learner.rate) for name, way in ways.items() if not way.is_ours}
@@ -424,22 +423,18 @@ def told_of(runs: Sequence[Outcome], beside: Mapping[str, Sequence[Outcome]]) ->
         runs: of all seeds.
         beside: other ways' runs with the same seeds, by name.
     """
-    by_accuracy = _times([run.reached_s for run in runs])
+    by_accuracy = [or_never(run.reached_s) for run in runs]
     iterations = [run.reached_updates for run in runs if run.reached_updates is not None]
     told = spread_s(by_accuracy)
     if iterations:
         told += f", {fmean(iterations):.0f} iterations"
     for name, others in beside.items():
-        theirs = _times([run.reached_s for run in others])
+        theirs = [or_never(run.reached_s) for run in others]
         told += f"; of {name}'s time {compared(by_accuracy, theirs)}"
-    by_loss = _times([run.loss_fell_s for run in runs])
+    by_loss = [or_never(run.loss_fell_s) for run in runs]
     if any(map(math.isfinite, by_loss)):
         told += f"; by the loss {spread_s(by_loss)}"
         for name, others in beside.items():
-            theirs = _times([run.loss_fell_s for run in others])
+            theirs = [or_never(run.loss_fell_s) for run in others]
             told += f", of {name}'s {compared(by_loss, theirs)}"
     return told
-
-
-def _times(found: Sequence[float | None]) -> list[float]:
-    return [math.inf if each is None else each for each in found]

@@ -14,7 +14,6 @@ ResNet20 does there.
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +22,7 @@ from pathlib import Path
 from msgspec import structs
 
 from anabranch.fleet import Compute, SiteCompute, uneven_samples_per_s
-from anabranch.log import Evaluated, read_events
+from anabranch.log import Evaluated
 from anabranch.merge import AnyMerge, Mean, Staleness
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.pace import AnyPace, Asp, Bsp, FedAvg, FedBuff, FlR2sp, R2sp, Safa
@@ -31,11 +30,10 @@ from anabranch.period import Every
 from anabranch.plan import AnyPlanner, Fapt, ForestRoute, GivenForest, Star
 from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Train
-from anabranch_lab.run.simulate import simulate
 from anabranch_lab.tasks.partition import MixedDirichlet
-from papers._compare import compared, spread_s
+from papers._compare import compared, or_never, spread_s
 from papers._experiment import Experiment
-from papers._lab import Lab, thinned
+from papers._lab import Lab, events_of, thinned
 from papers._result import Result, Row
 from papers.r2sp import _federated as federated
 from papers.r2sp import _setting as setting
@@ -139,9 +137,6 @@ class Run:
 
 def train(job: Run, data_dir: Path | None) -> Trained:
     """Train the clients of a fleet under one scheme, with one seed."""
-    import torch
-
-    torch.set_num_threads(1)
     clients, scheme, seed = job.clients, job.scheme, job.seed
     near = _near(clients) if scheme.groups_an_edge else {}
     overlay = _overlay(clients, near)
@@ -188,11 +183,8 @@ def train(job: Run, data_dir: Path | None) -> Trained:
         sample_every_s=1e6,
         seed=seed,
     )
-    with tempfile.TemporaryDirectory(prefix="anabranch-") as folder:
-        log = Path(folder, "run.db")
-        simulate(scenario.beside_its_scheduler(), overlay, log, data_dir)
-        seen = [event for _, event in read_events(log) if isinstance(event, Evaluated)]
-    curve = {each.at_s: each.accuracy for each in seen}
+    events = events_of(scenario, overlay, data_dir)
+    curve = {each.at_s: each.accuracy for each in events if isinstance(each, Evaluated)}
     reached_s = next((at_s for at_s, accuracy in curve.items() if accuracy >= _TARGET), None)
     return Trained(reached_s, thinned([*curve.items()]))
 
@@ -237,10 +229,10 @@ def _overlay(clients: int, near: Mapping[str, Sequence[int]]) -> Overlay:
 
 
 def _make(lab: Lab, clients: int) -> Result:
+    seeds = lab.seeds(_SEEDS[clients])
     if lab.quick:
         clients = _FEW
     data, rounds = ("digits", 2) if lab.quick else ("fashion-mnist", _ROUNDS)
-    seeds = range(lab.seed, lab.seed + (1 if lab.quick else _SEEDS[clients]))
     of_fleet = {
         fleet: {
             **schemes(clients),
@@ -257,9 +249,9 @@ def _make(lab: Lab, clients: int) -> Result:
     found = dict(zip(jobs, lab.map(train, [*jobs.values()], Trained), strict=True))
     rows = []
     for fleet, of in of_fleet.items():
-        beside = [_reached(found[fleet, "FL-R²SP", seed]) for seed in seeds]
+        beside = [or_never(found[fleet, "FL-R²SP", seed].reached_s) for seed in seeds]
         for name, scheme in of.items():
-            runs = [_reached(found[fleet, name, seed]) for seed in seeds]
+            runs = [or_never(found[fleet, name, seed].reached_s) for seed in seeds]
             told = spread_s(runs) + ("" if name == "FL-R²SP" else f"; {compared(runs, beside)}")
             why = f"share {scheme.under.share:g}" if isinstance(scheme.under, FedBuff) else ""
             rows.append(Row(f"{clients} {fleet}, {name}", "", told, why, seeds=f"{len(seeds)}"))
@@ -273,13 +265,10 @@ def _with_share(lab: Lab, job: Run) -> dict[str, Scheme]:
     pace, seed = FedBuff(size=10), job.seed + _TUNING
     tried = [replace(job.scheme, under=structs.replace(pace, share=share)) for share in _SHARES]
     jobs = [replace(job, scheme=scheme, seed=seed) for scheme in tried]
-    times_s = map(_reached, lab.map(train, jobs, Trained))
+    times_s = [or_never(run.reached_s) for run in lab.map(train, jobs, Trained)]
+    assert math.isfinite(min(times_s)), f"FedBuff has no share of {_SHARES}"
     best, _ = min(zip(tried, times_s, strict=True), key=lambda each: each[1])
     return {"FedBuff": best}
-
-
-def _reached(run: Trained) -> float:
-    return math.inf if run.reached_s is None else run.reached_s
 
 
 def _note(data: str, rounds: int, seeds: int, clients: int) -> str:

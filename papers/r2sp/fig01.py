@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,11 +10,10 @@ from statistics import fmean
 
 import msgspec
 
-from anabranch.log import LinkBytes, read_events
+from anabranch.log import LinkBytes
 from anabranch.pace import AnyPace
-from anabranch_lab.run.simulate import simulate
 from papers._experiment import Experiment
-from papers._lab import Lab
+from papers._lab import Lab, events_of
 from papers._picture import picture
 from papers._result import Result, Row
 from papers.r2sp import _setting as setting
@@ -71,10 +69,8 @@ def watch(job: Watch, data_dir: Path | None = None) -> Traffic:
     made = setting.trial(job.model, job.pace, updates, overlay, jitter=None).scenario
     small = -(-setting.CHUNK_ELEMENTS // 4)  # a chunk counts when a link is given it
     scenario = msgspec.structs.replace(made, sample_every_s=_BIN_S, chunk_elements=small)
-    with tempfile.TemporaryDirectory(prefix="anabranch-") as folder:
-        log = Path(folder, "run.db")
-        simulate(scenario.beside_its_scheduler(), overlay, log, data_dir)
-        found = [event for _, event in read_events(log) if isinstance(event, LinkBytes)]
+    events = events_of(scenario, overlay, data_dir)
+    found = [event for event in events if isinstance(event, LinkBytes)]
     bins = round(_LASTS_S / _BIN_S)
     # Of each way and worker, the bits of each bin.
     carried: dict[tuple[str, int], list[float]] = defaultdict(lambda: [0.0] * bins)

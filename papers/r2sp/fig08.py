@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from papers._experiment import Experiment
-from papers._lab import Lab
+from papers._lab import Lab, chosen
 from papers._picture import picture
 from papers._result import Result, Row
 from papers.r2sp import _setting as setting
@@ -73,7 +73,7 @@ def _emulated(lab: Lab) -> Result:
 def _simulated(lab: Lab) -> Result:
     models = (VGG16,) if lab.quick else MODELS
     updates = 15 if lab.quick else 60
-    seeds = setting.seeds(lab)
+    seeds = lab.seeds(setting.SEEDS)
     outcomes = lab.measure(
         [
             setting.trial(
@@ -92,7 +92,7 @@ def _simulated(lab: Lab) -> Result:
     rows = []
     for model in models:
         times = {
-            name: [o.round_s for o in setting.found(outcomes, model=model.name, pace=name)]
+            name: [o.round_s for o in chosen(outcomes, model=model.name, pace=name)]
             for name in (*PACES, _REDUCED)
         }
         for name, told in times.items():
@@ -111,7 +111,7 @@ def _simulated(lab: Lab) -> Result:
                 )
             )
     for name in PACES:
-        runs = setting.found(outcomes, model=VGG16.name, pace=name)
+        runs = chosen(outcomes, model=VGG16.name, pace=name)
         at_once = setting.spread([each.at_once or 0.0 for each in runs], ".0%")
         why = _WHY if name in ("ASP", "SSP") else ""
         about = f"VGG16: gaps between updates that are zero under {name}"
@@ -122,7 +122,7 @@ def _simulated(lab: Lab) -> Result:
     curves = {
         name: [
             (setting.WORKERS * gap, part / 20)
-            for part, gap in enumerate(setting.found(outcomes, model=VGG16.name, pace=name)[0].gaps)
+            for part, gap in enumerate(chosen(outcomes, model=VGG16.name, pace=name)[0].gaps)
         ]
         for name in PACES
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome
+from papers._lab import Lab, Outcome, chosen
 from papers._result import Result, Row
 from papers.r2sp import _setting as setting
 from papers.r2sp._setting import FITTED_BPS, MODELS, PACES, PORT_BPS, VGG16, Model
@@ -28,7 +28,7 @@ def _make(lab: Lab) -> Result:
             for model in models
             for port_bps in (PORT_BPS, FITTED_BPS)
             for name, pace in PACES.items()
-            for seed in setting.seeds(lab)
+            for seed in lab.seeds(setting.SEEDS)
         ]
     )
     rows = []
@@ -43,7 +43,7 @@ def _make(lab: Lab) -> Result:
                     '"much higher" than the others' if name == "R²SP" else "drawn only",
                     ours,
                     literal=literal,
-                    seeds=f"{len(setting.seeds(lab))}",
+                    seeds=f"{len(lab.seeds(setting.SEEDS))}",
                 )
             )
         literal, ours = (_less(outcomes, model, _gbps(bps)) for bps in (PORT_BPS, FITTED_BPS))
@@ -53,7 +53,7 @@ def _make(lab: Lab) -> Result:
                 "about 30 % (Fig. 8a)",
                 ours,
                 literal=literal,
-                seeds=f"{len(setting.seeds(lab))}",
+                seeds=f"{len(lab.seeds(setting.SEEDS))}",
             )
         )
     notes = (
@@ -67,8 +67,7 @@ def _make(lab: Lab) -> Result:
 def _less(outcomes: list[Outcome], model: Model, gbps: float) -> str:
     """Return how much less time an iteration of R²SP takes than one of BSP, as text."""
     of = {
-        pace: setting.found(outcomes, model=model.name, gbps=gbps, pace=pace)
-        for pace in ("R²SP", "BSP")
+        pace: chosen(outcomes, model=model.name, gbps=gbps, pace=pace) for pace in ("R²SP", "BSP")
     }
     less = [1 - a.round_s / b.round_s for a, b in zip(of["R²SP"], of["BSP"], strict=True)]
     return setting.spread(less, ".0%")
@@ -80,9 +79,7 @@ def _gbps(port_bps: float) -> float:
 
 def _told(outcomes: list[Outcome], model: Model, gbps: float, pace: str) -> str:
     """Return the rates of pushes and pulls, and over BSP's, as text."""
-    runs, bsp = (
-        setting.found(outcomes, model=model.name, gbps=gbps, pace=name) for name in (pace, "BSP")
-    )
+    runs, bsp = (chosen(outcomes, model=model.name, gbps=gbps, pace=name) for name in (pace, "BSP"))
     told = []
     for way in ("push_s", "pull_s"):
         over = [getattr(b, way) / getattr(a, way) for a, b in zip(runs, bsp, strict=True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 
 from papers._experiment import Experiment
-from papers._lab import Lab
+from papers._lab import Lab, chosen
 from papers._picture import picture
 from papers._result import Result, Row
 from papers.r2sp import _setting as setting
@@ -34,7 +34,7 @@ def _make(lab: Lab) -> Result:
             for model in models
             for port_bps in ports_bps
             for pace in ("BSP", "R²SP")
-            for seed in setting.seeds(lab)
+            for seed in lab.seeds(setting.SEEDS)
         ]
     )
     rows, curves = [], {}
@@ -42,8 +42,7 @@ def _make(lab: Lab) -> Result:
         gains = {}
         for gbps in (port_bps / 1e9 for port_bps in ports_bps):
             bsp, turns = (
-                setting.found(outcomes, model=model.name, gbps=gbps, pace=pace)
-                for pace in ("BSP", "R²SP")
+                chosen(outcomes, model=model.name, gbps=gbps, pace=pace) for pace in ("BSP", "R²SP")
             )
             gains[gbps] = [a.round_s / b.round_s for a, b in zip(bsp, turns, strict=True)]
         rows.append(
@@ -54,7 +53,7 @@ def _make(lab: Lab) -> Result:
                 "where ports are always busy it is near two, as a barrier uses one way at a time "
                 "(inferred); there scarcer bandwidth gains nothing more. The paper throttles 10 "
                 "Gbit/s, of which its framework moved a half (Table I)",
-                seeds=f"{len(setting.seeds(lab))}",
+                seeds=f"{len(lab.seeds(setting.SEEDS))}",
             )
         )
         curves[model.name] = [(gbps, fmean(each)) for gbps, each in gains.items()]

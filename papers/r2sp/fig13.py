@@ -11,7 +11,7 @@ import msgspec
 from anabranch.fleet import Lognormal
 from anabranch.pace import R2sp
 from papers._experiment import Experiment
-from papers._lab import Lab, Label, Outcome, Trial
+from papers._lab import Lab, Label, Outcome, Trial, chosen
 from papers._picture import picture
 from papers._result import Result, Row
 from papers.r2sp import _setting as setting
@@ -30,7 +30,7 @@ def _make(lab: Lab) -> Result:
     jitters = _JITTERS[::2] if lab.quick else _JITTERS
     cases = _CASES[2:] if lab.quick else _CASES
     updates = 15 if lab.quick else 60
-    seeds = setting.seeds(lab)
+    seeds = lab.seeds(setting.SEEDS)
     outcomes = lab.measure(
         [
             _trial(model, port_bps, jitter, relaxation, seed, updates)
@@ -109,11 +109,11 @@ def _trial(
 
 
 def _times_s(outcomes: Sequence[Outcome], **about: Label) -> list[float]:
-    return [each.round_s for each in setting.found(outcomes, **about)]
+    return [each.round_s for each in chosen(outcomes, **about)]
 
 
 def _blocked_s(outcomes: Sequence[Outcome], **about: Label) -> list[float]:
-    return [each.blocked_s or 0.0 for each in setting.found(outcomes, **about)]
+    return [each.blocked_s or 0.0 for each in chosen(outcomes, **about)]
 
 
 EXPERIMENT = Experiment("r2sp/fig13", "the relaxation factor, and jitter", _make)

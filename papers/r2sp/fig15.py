@@ -12,7 +12,6 @@ updates point in different directions, those of outliers and of others.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +19,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from anabranch.fleet import Compute
-from anabranch.log import Evaluated, Event, UnknownEvent, UpdateCame, UpdateJudged, read_events
+from anabranch.log import Evaluated, Event, UnknownEvent, UpdateCame, UpdateJudged
 from anabranch.log.events import ClientBarred
 from anabranch.merge import AnyMerge, Mean, OutlierFilter
 from anabranch.pace import AnyPace, Asp
@@ -28,10 +27,9 @@ from anabranch.period import Every
 from anabranch.plan import Star
 from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Train
-from anabranch_lab.run.simulate import simulate
 from anabranch_lab.tasks.partition import MixedDirichlet
 from papers._experiment import Experiment
-from papers._lab import Lab
+from papers._lab import Lab, events_of
 from papers._picture import middle, picture
 from papers._result import Result, Row
 from papers.r2sp import _federated as federated
@@ -201,9 +199,6 @@ class Run:
 
 def train(job: Run, size: Size, data_dir: Path | None = None) -> Trained:
     """Train clients under a scheme."""
-    import torch
-
-    torch.set_num_threads(1)
     overlay = federated.fleet(job.server, size.clients)
     scenario = Scenario(
         overlay=overlay.name,
@@ -230,10 +225,7 @@ def train(job: Run, size: Size, data_dir: Path | None = None) -> Trained:
         sample_every_s=1e6,
         seed=job.seed,
     )
-    with tempfile.TemporaryDirectory(prefix="anabranch-") as folder:
-        log = Path(folder, "run.db")
-        simulate(scenario.beside_its_scheduler(), overlay, log, data_dir)
-        events = [event for _, event in read_events(log)]
+    events = [*events_of(scenario, overlay, data_dir)]
     clients = scenario.workers(overlay)
     outliers = {clients[each] for each in size.partition.outlier_sites(size.clients, job.seed)}
     barred = [event.client for event in events if isinstance(event, ClientBarred)]
@@ -329,7 +321,8 @@ def _make(lab: Lab, whole: Size, rounds: tuple[int, ...]) -> Result:
 def _accuracies(runs: Sequence[Trained], beside: Sequence[Trained], rounds: int) -> str:
     ours = [100 * run.after(rounds) for run in runs]
     points = [a - 100 * b.after(rounds) for a, b in zip(ours, beside, strict=True)]
-    return f"after {rounds} rounds {_spread(ours)} %, {_spread(points, '+')}"
+    told = setting.spread(ours, ".1f"), setting.spread(points, "+.1f")
+    return f"after {rounds} rounds {told[0]} %, {told[1]}"
 
 
 def _barred(runs: Sequence[Trained]) -> str:
@@ -363,14 +356,6 @@ def _convergence(size: Size, bsp: Trained, turns: Trained) -> Row:
         f"no new best in {_STAGNANT} rounds; with noise of evaluations this may come early",
         seeds="1",
     )
-
-
-def _spread(values: Sequence[float], sign: str = "") -> str:
-    """Return the mean of numbers, and the least to the most of several."""
-    if len(values) == 1:
-        return f"{values[0]:{sign}.1f}"
-    mean, least, most = (f"{x:{sign}.1f}" for x in (fmean(values), min(values), max(values)))
-    return f"{mean} ({least} to {most})"
 
 
 def _note(size: Size) -> str:

@@ -79,7 +79,7 @@ def _fig_17(lab: Lab) -> Result:
         cases = [
             Case(model, server, federated.pace(groups), seed=seed)
             for groups in (1, GROUPS)
-            for seed in _seeds(lab)
+            for seed in lab.seeds(SEEDS)
         ]
         seen = lab.map(federated.observe, cases, Seen)
         peaks = seen[: len(seen) // 2], seen[len(seen) // 2 :]
@@ -93,7 +93,7 @@ def _fig_17(lab: Lab) -> Result:
                 "a program sends at one rate, so both have the same peak"
                 if server is federated.PROGRAM_5
                 else "",
-                seeds=f"{len(_seeds(lab))}",
+                seeds=f"{len(lab.seeds(SEEDS))}",
             )
         )
         panels[f"{model.name}, {server.name}"] = {"BSP": bsp.uplink, "FL-R²SP": turns.uplink}
@@ -113,7 +113,7 @@ def _fig_18(lab: Lab) -> Result:
         for model in models
         for server in servers
         for size in sizes
-        for seed in _seeds(lab)
+        for seed in lab.seeds(SEEDS)
     ]
     seen = dict(zip(cases, lab.map(federated.observe, cases, Seen), strict=True))
     rows = []
@@ -123,7 +123,7 @@ def _fig_18(lab: Lab) -> Result:
             rounds = {
                 size: [
                     seen[Case(model, server, federated.pace(CLIENTS // size), seed=k)].round_s
-                    for k in _seeds(lab)
+                    for k in lab.seeds(SEEDS)
                 ]
                 for size in sizes
             }
@@ -137,7 +137,7 @@ def _fig_18(lab: Lab) -> Result:
                     "at the port there is nothing to take turns for"
                     if server is federated.PORT
                     else "why 32 is best in the paper is not known",
-                    seeds=f"{len(_seeds(lab))}",
+                    seeds=f"{len(lab.seeds(SEEDS))}",
                 )
             )
             lines = panels.setdefault(server.name, {})
@@ -155,7 +155,7 @@ def _fractions(lab: Lab) -> Result:
         for model in models
         for groups in (1, GROUPS)
         for fraction in fractions
-        for seed in _seeds(lab)
+        for seed in lab.seeds(SEEDS)
     ]
     seen = dict(zip(cases, lab.map(federated.observe, cases, Seen), strict=True))
     rows = []
@@ -164,7 +164,7 @@ def _fractions(lab: Lab) -> Result:
             told = []
             for fraction in fractions:
                 case = Case(model, federated.PROGRAM_5, federated.pace(groups, fraction))
-                rounds = [seen[replace(case, seed=k)].round_s for k in _seeds(lab)]
+                rounds = [seen[replace(case, seed=k)].round_s for k in lab.seeds(SEEDS)]
                 told.append(f"C = {fraction:g}: {setting.spread(rounds)}")
             rows.append(
                 Row(
@@ -172,7 +172,7 @@ def _fractions(lab: Lab) -> Result:
                     "in the appendix, which we do not have",
                     "; ".join(told),
                     "rounds alone; accuracy by C is in fig15-fractions",
-                    seeds=f"{len(_seeds(lab))}",
+                    seeds=f"{len(lab.seeds(SEEDS))}",
                 )
             )
     rows.append(
@@ -185,10 +185,6 @@ def _fractions(lab: Lab) -> Result:
     )
     server = "The server's program is the one fitted to Table V."
     return Result(tuple(rows), (federated.COMMON_NOTE, server))
-
-
-def _seeds(lab: Lab) -> range:
-    return range(lab.seed, lab.seed + (1 if lab.quick else SEEDS))
 
 
 def _rate(bps: float) -> str:

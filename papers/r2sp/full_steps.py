@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from anabranch.fleet import Compute
 from papers._experiment import Experiment
-from papers._lab import Lab
+from papers._lab import Lab, chosen
 from papers._result import Result, Row
 from papers.r2sp import _setting as setting
 from papers.r2sp import _training as training
@@ -31,7 +31,7 @@ def _make(lab: Lab) -> Result:
     window_s = training.WINDOW * VGG16.iteration_s
     cluster = training.Cluster(VGG16.elements, compute, window_s)
     learner = cluster.learner
-    seeds = range(lab.seed, lab.seed + (1 if lab.quick else learner.seeds))
+    seeds = lab.seeds(learner.seeds)
     bsp = Way(PACES["BSP"])
     best = training.rates(lab, {"BSP": bsp}, cluster)["BSP"].rate
     runs = {f"BSP, {rate:g}": (bsp, rate) for rate in (_RATE, best)}
@@ -47,7 +47,7 @@ def _make(lab: Lab) -> Result:
         ],
         may_abort=True,
     )
-    found = {name: [o for o in measured if o.labels["name"] == name] for name in runs}
+    found = {name: chosen(measured, name=name) for name in runs}
     rows = []
     for name, (way, _) in runs.items():
         is_literal = name.endswith(f", {_RATE:g}")  # one rate for all

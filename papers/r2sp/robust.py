@@ -14,7 +14,7 @@ from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Train
 from anabranch_lab.tasks.adversaries import AnyAdversaries, LabelFlip, Noise, Scaled
 from papers._experiment import Experiment
-from papers._lab import Lab, Trial
+from papers._lab import Lab, Trial, chosen
 from papers._result import Result, Row
 from papers.r2sp import _federated as federated
 
@@ -74,7 +74,7 @@ def _trial(rule: str, kind: str, share: float, seed: int) -> Trial:
 
 
 def _make(lab: Lab) -> Result:
-    seeds = range(lab.seed, lab.seed + (1 if lab.quick else _SEEDS))
+    seeds = lab.seeds(_SEEDS)
     shares = _SHARES[-1:] if lab.quick else _SHARES
     cases = [("none", 0.0), *((kind, share) for kind in _kinds(0.1) for share in shares)]
     trials = [_trial(rule, *case, seed) for rule in RULES for case in cases for seed in seeds]
@@ -82,10 +82,8 @@ def _make(lab: Lab) -> Result:
     rows = []
     for kind, share in cases:
         for rule in RULES:
-            wanted = {"rule": rule, "kind": kind, "share": share}
-            found = [
-                each.accuracy or 0.0 for each in outcomes if wanted.items() <= each.labels.items()
-            ]
+            runs = chosen(outcomes, rule=rule, kind=kind, share=share)
+            found = [each.accuracy or 0.0 for each in runs]
             rows.append(
                 Row(
                     f"{kind}, {share:.0%}: {rule}",

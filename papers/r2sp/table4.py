@@ -37,7 +37,7 @@ _OURS_IS = (
 def _runs(lab: Lab) -> dict[tuple[str, str, str], list[Seen]]:
     """Return the outcomes of each model, server and scheme, by seed."""
     models = federated.MODELS[:1] if lab.quick else federated.MODELS
-    seeds = range(lab.seed, lab.seed + (1 if lab.quick else federated.SEEDS))
+    seeds = lab.seeds(federated.SEEDS)
     cases = [
         (name, Case(model, server, pace, seed=seed))
         for model in models

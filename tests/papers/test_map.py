@@ -25,7 +25,7 @@ class TimedLab(Lab):
     def __init__(self, folder: Path, seconds: Mapping[str, float | None]) -> None:
         super().__init__(folder)
         self.seconds = seconds
-        self.seeds: dict[str, set[int]] = {"tuning": set(), "measured": set()}
+        self.used: dict[str, set[int]] = {"tuning": set(), "measured": set()}
 
     def measure(
         self, trials: Sequence[Trial], simulated: bool = False, may_abort: bool = False
@@ -33,7 +33,7 @@ class TimedLab(Lab):
         told = []
         for trial in trials:
             labels = trial.labels
-            self.seeds[str(labels["use"])].add(int(labels["seed"]))
+            self.used[str(labels["use"])].add(int(labels["seed"]))
             reached_s = self.seconds.get(str(labels["scheme"]))
             if reached_s is not None:
                 reached_s *= 1 + abs(math.log2(float(labels["rate"]) / setting.FIRST_RATE))
@@ -160,4 +160,4 @@ def test_rows_and_the_picture_say_who_is_first_with_which_bytes(tmp_path: Path):
     cell = made.data["picture"]["grid"]["cells"]["Gini 0.6"]
     assert cell["name"] == "DiLoCo"
     assert cell["lines"][:3] == ["DiLoCo", "103.5 (100 to 107) s", "2 GB"]
-    assert lab.seeds == {"tuning": {1000, 1001}, "measured": {*range(8)}}
+    assert lab.used == {"tuning": {1000, 1001}, "measured": {*range(8)}}

@@ -6,9 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import pytest
-
-from papers import Outcome, Trial, _tuning
+from papers import Lab, Outcome, Trial
 from papers._tuning import Tuned, Wanted, best_rates, search, together
 
 Times = Callable[[Wanted[str]], float | None]
@@ -89,25 +87,25 @@ def test_searches_advance_together() -> None:
     assert rounds == [3] * 6
 
 
-def test_each_scheme_has_its_best_rate_and_one_that_has_none_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def run(lab: object, trials: Sequence[Trial]) -> list[Outcome | None]:
-        return [
-            Outcome(of.labels, "", 1, 1.0, 1.0, 0, reached_s=times_s[of.labels["name"]].get(rate))
-            for of in trials
-            for rate in [of.labels["rate"]]
-        ]
+def test_each_scheme_has_its_best_rate_and_one_that_has_none_says_so() -> None:
+    class Told(Lab):
+        def measure(
+            self, trials: Sequence[Trial], simulated: bool = False, may_abort: bool = False
+        ) -> list[Outcome]:
+            return [
+                Outcome(of.labels, "", 1, 1.0, 1.0, 0, reached_s=reached_s)
+                for of in trials
+                for reached_s in [times_s[of.labels["name"]].get(of.labels["rate"])]
+            ]
 
     times_s = {"low": {0.05: 60.0, 0.1: 50.0, 0.2: 80.0}, "never": {}}
-    monkeypatch.setattr(_tuning, "all_of", run)
     makes = {
         name: partial(
             lambda name, rate, seed, most_s: Trial({"name": name, "rate": rate}, None, None), name
         )
         for name in times_s
     }
-    found, log = best_rates(None, makes, {"low": 0.4, "never": 0.4}, [1000])
+    found, log = best_rates(Told(None), makes, {"low": 0.4, "never": 0.4}, [1000])
     told = {name: each.rate_told for name, each in found.items()}
     assert told == {"low": "0.1", "never": "0.4 (the first tried: none got there)"}
     assert [run.labels["rate"] for run in log["low"]] == [0.4, 0.8, 0.2, 0.1, 0.05]
