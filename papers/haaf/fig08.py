@@ -266,4 +266,4 @@ def _rows(runs: Sequence[Seen]) -> list[Row]:
     return rows
 
 
-EXPERIMENT = Experiment("haaf/fig08", "where gradients of trees' roots lie", _make)
+EXPERIMENTS = (Experiment("haaf/fig08", "where gradients of trees' roots lie", _make),)

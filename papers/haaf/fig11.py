@@ -117,4 +117,4 @@ def variances(runs: Sequence[Outcome]) -> list[float]:
     return [each.variance for each in found if each is not None]
 
 
-EXPERIMENT = Experiment("haaf/fig11", "the fairness factor", _make)
+EXPERIMENTS = (Experiment("haaf/fig11", "the fairness factor", _make),)

@@ -98,4 +98,4 @@ def _rows(
     return rows
 
 
-EXPERIMENT = Experiment("haaf/fig12", "resampling as labels are more skewed", _make)
+EXPERIMENTS = (Experiment("haaf/fig12", "resampling as labels are more skewed", _make),)

@@ -144,4 +144,4 @@ def off_diagonal(alike: Sequence[Sequence[float]]) -> float:
     return fmean(np.array(alike)[~np.eye(len(alike), dtype=bool)].tolist())
 
 
-EXPERIMENT = Experiment("haaf/fig13", "how alike sites' first gradients are", _make)
+EXPERIMENTS = (Experiment("haaf/fig13", "how alike sites' first gradients are", _make),)

@@ -89,4 +89,4 @@ def shares_of(run: Outcome) -> Sequence[float]:
     return [100 * each.compute_s / each.iteration_s for each in run.workers.values()]
 
 
-EXPERIMENT = Experiment("haaf/fig14", "the share of time that sites compute", _make)
+EXPERIMENTS = (Experiment("haaf/fig14", "the share of time that sites compute", _make),)

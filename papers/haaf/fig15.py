@@ -75,4 +75,4 @@ def _rows(lab: Lab, case: Case, names: list[str]) -> list[Row]:
     return rows
 
 
-EXPERIMENT = Experiment("haaf/fig15", "time to accuracy with more workers", _make)
+EXPERIMENTS = (Experiment("haaf/fig15", "time to accuracy with more workers", _make),)

@@ -239,4 +239,4 @@ def _long(lab: Lab, case: Case, ps_rate: float) -> list[Row]:
     return rows
 
 
-EXPERIMENT = Experiment("haaf/trees", "the number of trees", _make)
+EXPERIMENTS = (Experiment("haaf/trees", "the number of trees", _make),)

@@ -103,6 +103,8 @@ def _steps(runs: Sequence[Outcome]) -> str:
     return f"{median(found):.1f} ({min(found):.1f} to {max(found):.1f}), over a run"
 
 
-EXPERIMENT = Experiment(
-    "intermittent/adaptive", "the adaptive period beside fixed ones, on eight networks", _make
+EXPERIMENTS = (
+    Experiment(
+        "intermittent/adaptive", "the adaptive period beside fixed ones, on eight networks", _make
+    ),
 )

@@ -169,6 +169,8 @@ def _make(lab: Lab) -> Result:
     return Result(tuple(rows))
 
 
-EXPERIMENT = Experiment(
-    "netstorm/fig01", "the delay of a star, a balanced tree, a spanning tree and FAPT", _make
+EXPERIMENTS = (
+    Experiment(
+        "netstorm/fig01", "the delay of a star, a balanced tree, a spanning tree and FAPT", _make
+    ),
 )

@@ -272,9 +272,11 @@ def _worse_stars(lab: Lab, outcomes: list[Outcome]) -> list[Row]:
     ]
 
 
-EXPERIMENT = Experiment(
-    "netstorm/fig13",
-    "the whole system against MXNET, MLNET and TSEngine, static and dynamic",
-    _make,
-    emulable=True,
+EXPERIMENTS = (
+    Experiment(
+        "netstorm/fig13",
+        "the whole system against MXNET, MLNET and TSEngine, static and dynamic",
+        _make,
+        emulable=True,
+    ),
 )

@@ -330,9 +330,11 @@ def _adaptive(found: list[Outcome], case: str, seeds: str) -> list[Row]:
     ]
 
 
-EXPERIMENT = Experiment(
-    "netstorm/fig14",
-    "trees with one root, each at every root: star, balanced, spanning, FAPT, static and dynamic",
-    _make,
-    emulable=True,
+EXPERIMENTS = (
+    Experiment(
+        "netstorm/fig14",
+        "trees with one root, at every root: star, balanced, spanning, FAPT, static and dynamic",
+        _make,
+        emulable=True,
+    ),
 )

@@ -150,4 +150,4 @@ def _middle(slow: Sequence[Outcome], fast: Sequence[Outcome]) -> str:
     return setting.ratio(slow, fast, times).partition(",")[0]
 
 
-EXPERIMENT = Experiment("netstorm/fig15", "one to nine roots, dynamic and static", _make)
+EXPERIMENTS = (Experiment("netstorm/fig15", "one to nine roots, dynamic and static", _make),)

@@ -120,4 +120,4 @@ def _of(outcomes: list[Outcome], system: System) -> list[Outcome]:
     return chosen(outcomes, system=system.name)
 
 
-EXPERIMENT = Experiment("netstorm/fig16", "seconds an iteration, awareness off and on", _make)
+EXPERIMENTS = (Experiment("netstorm/fig16", "seconds an iteration, awareness off and on", _make),)

@@ -148,8 +148,10 @@ def _rows(lab: Lab, outcomes: list[Outcome], case: str) -> list[Row]:
     return [row("least and most", _PAPER, told, about.why), row(what, "", ends)]
 
 
-EXPERIMENT = Experiment(
-    "netstorm/fig17",
-    "gain of auxiliary paths over PRIMARY_BUSY_BOUND x AUXILIARY_QUEUE_LENGTH",
-    _make,
+EXPERIMENTS = (
+    Experiment(
+        "netstorm/fig17",
+        "gain of auxiliary paths over PRIMARY_BUSY_BOUND x AUXILIARY_QUEUE_LENGTH",
+        _make,
+    ),
 )

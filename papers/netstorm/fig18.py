@@ -151,6 +151,8 @@ def _make(lab: Lab) -> Result:
     return Result(rows, (setting.dynamics_note(lab),))
 
 
-EXPERIMENT = Experiment(
-    "netstorm/fig18", "lite, std and pro: one technique after the other", _make, emulable=True
+EXPERIMENTS = (
+    Experiment(
+        "netstorm/fig18", "lite, std and pro: one technique after the other", _make, emulable=True
+    ),
 )

@@ -240,4 +240,4 @@ def _site_rows(lab: Lab, outcomes: list[Outcome]) -> list[Row]:
     ]
 
 
-EXPERIMENT = Experiment("netstorm/fig19", "larger models (a), 5 to 15 sites (b)", _make)
+EXPERIMENTS = (Experiment("netstorm/fig19", "larger models (a), 5 to 15 sites (b)", _make),)

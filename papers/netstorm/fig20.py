@@ -216,8 +216,11 @@ def _lines(
     return lines
 
 
-EXPERIMENT = Experiment(
-    "netstorm/fig20",
-    "CHUNK_SIZE, UPDATE_TIME, PROBE_CHUNK_SIZE and PROBE_CHUNK_NUM, alone and beside CHUNK_SIZE",
-    _make,
+EXPERIMENTS = (
+    Experiment(
+        "netstorm/fig20",
+        "CHUNK_SIZE, UPDATE_TIME, PROBE_CHUNK_SIZE and PROBE_CHUNK_NUM, alone and beside "
+        "CHUNK_SIZE",
+        _make,
+    ),
 )

@@ -205,6 +205,8 @@ def _make(lab: Lab) -> Result:
     return Result(rows)
 
 
-EXPERIMENT = Experiment(
-    "netstorm/tables", "Tables I and II, the algorithms' complexity, Proposition 1", _make
+EXPERIMENTS = (
+    Experiment(
+        "netstorm/tables", "Tables I and II, the algorithms' complexity, Proposition 1", _make
+    ),
 )

@@ -179,4 +179,4 @@ def _percent(accuracies: Sequence[float | None]) -> str:
     return f"{median(known):.1f} %{spread}"
 
 
-EXPERIMENT = Experiment("netstorm/training", "accuracy against time", _make, emulable=True)
+EXPERIMENTS = (Experiment("netstorm/training", "accuracy against time", _make, emulable=True),)

@@ -151,4 +151,6 @@ def _make(lab: Lab) -> Result:
     return Result(tuple(rows), (note,), picture("seconds", "Gbit/s", drawn))
 
 
-EXPERIMENT = Experiment("r2sp/fig01", "the traffic of a server's port under BSP and R²SP", _make)
+EXPERIMENTS = (
+    Experiment("r2sp/fig01", "the traffic of a server's port under BSP and R²SP", _make),
+)

@@ -82,4 +82,4 @@ def _why(model: setting.Model, less: float) -> str:
     )
 
 
-EXPERIMENT = Experiment("r2sp/fig02", "one worker instead of eight", _make)
+EXPERIMENTS = (Experiment("r2sp/fig02", "one worker instead of eight", _make),)

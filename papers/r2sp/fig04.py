@@ -200,4 +200,4 @@ def _make(lab: Lab) -> Result:
     return Result(tuple(rows), (note,))
 
 
-EXPERIMENT = Experiment("r2sp/fig04", "the most updates missed, by trying all schedules", _make)
+EXPERIMENTS = (Experiment("r2sp/fig04", "the most updates missed, by trying all schedules", _make),)

@@ -129,4 +129,4 @@ def _measured(lab: Lab) -> Result:
     return Result(tuple(rows), (note,), picture("samples", "seconds", panels))
 
 
-EXPERIMENT = Experiment("r2sp/fig05", "an iteration over its batch", _make, emulable=True)
+EXPERIMENTS = (Experiment("r2sp/fig05", "an iteration over its batch", _make, emulable=True),)

@@ -147,6 +147,8 @@ def _told(at_once: float | None) -> str:
     return "-" if at_once is None else f"{at_once:.0%}"
 
 
-EXPERIMENT = Experiment(
-    "r2sp/fig08", "iterations and updates at once under four paces", _make, emulable=True
+EXPERIMENTS = (
+    Experiment(
+        "r2sp/fig08", "iterations and updates at once under four paces", _make, emulable=True
+    ),
 )

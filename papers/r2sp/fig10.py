@@ -92,4 +92,4 @@ def _rate(model: Model, took_s: float) -> str:
     return f"{32 * model.elements / took_s / 1e9:.2f} Gbit/s"
 
 
-EXPERIMENT = Experiment("r2sp/fig10", "the bandwidth of a worker that pushes or pulls", _make)
+EXPERIMENTS = (Experiment("r2sp/fig10", "the bandwidth of a worker that pushes or pulls", _make),)

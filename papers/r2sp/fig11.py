@@ -55,4 +55,4 @@ def _make(lab: Lab) -> Result:
     return Result(found.rows, (note, _LEARNER.note(lab.quick)), found.drawn())
 
 
-EXPERIMENT = Experiment("r2sp/fig11", "tuned batches: time to a target accuracy", _make)
+EXPERIMENTS = (Experiment("r2sp/fig11", "tuned batches: time to a target accuracy", _make),)

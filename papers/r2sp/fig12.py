@@ -61,4 +61,4 @@ def _make(lab: Lab) -> Result:
     return Result(tuple(rows), (setting.NOTE,), drawn)
 
 
-EXPERIMENT = Experiment("r2sp/fig12", "throttled bandwidth: R²SP over BSP", _make)
+EXPERIMENTS = (Experiment("r2sp/fig12", "throttled bandwidth: R²SP over BSP", _make),)

@@ -116,4 +116,4 @@ def _blocked_s(outcomes: Sequence[Outcome], **about: Label) -> list[float]:
     return [each.blocked_s or 0.0 for each in chosen(outcomes, **about)]
 
 
-EXPERIMENT = Experiment("r2sp/fig13", "the relaxation factor, and jitter", _make)
+EXPERIMENTS = (Experiment("r2sp/fig13", "the relaxation factor, and jitter", _make),)

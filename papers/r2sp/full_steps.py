@@ -71,4 +71,4 @@ def _make(lab: Lab) -> Result:
     return Result(tuple(rows), (note, learner.note(lab.quick, tuned=False)))
 
 
-EXPERIMENT = Experiment("r2sp/full-steps", "Algorithm 1 literally: full steps, VGG16", _make)
+EXPERIMENTS = (Experiment("r2sp/full-steps", "Algorithm 1 literally: full steps, VGG16", _make),)

@@ -101,4 +101,4 @@ def _make(lab: Lab) -> Result:
     return Result(tuple(rows), (note,))
 
 
-EXPERIMENT = Experiment("r2sp/robust", "accuracy with adversaries, by merge rule", _make)
+EXPERIMENTS = (Experiment("r2sp/robust", "accuracy with adversaries, by merge rule", _make),)

@@ -84,4 +84,4 @@ def _told(model: Model, blocked_s: float) -> str:
     return f"{blocked_s / iteration_s:.1%} ({blocked_s:.3g} of {iteration_s:.3g} s)"
 
 
-EXPERIMENT = Experiment("r2sp/table1", "the part of communication under BSP", _make)
+EXPERIMENTS = (Experiment("r2sp/table1", "the part of communication under BSP", _make),)

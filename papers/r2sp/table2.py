@@ -164,4 +164,4 @@ def _rate(bps: float) -> str:
     return f"{bps / 1e9:.3g} Gbit/s" if bps >= 1e9 else f"{bps / 1e6:.3g} Mbit/s"
 
 
-EXPERIMENT = Experiment("r2sp/table2", "communication among 128 clients, over one alone", _make)
+EXPERIMENTS = (Experiment("r2sp/table2", "communication among 128 clients, over one alone", _make),)

@@ -168,4 +168,4 @@ def _why_tuned(kind: Kind) -> str:
     return f"the paper's is 512 and its wait times its speed: {theirs:.0f}"
 
 
-EXPERIMENT = Experiment("r2sp/table3", "unequal workers, with and without tuned batches", _make)
+EXPERIMENTS = (Experiment("r2sp/table3", "unequal workers, with and without tuned batches", _make),)

@@ -57,4 +57,4 @@ def _make(lab: Lab) -> Result:
     return Result(found.rows, notes, found.drawn())
 
 
-EXPERIMENT = Experiment("r2sp/theorem1", "a learning rate that falls as k^(-3/4)", _make)
+EXPERIMENTS = (Experiment("r2sp/theorem1", "a learning rate that falls as k^(-3/4)", _make),)

@@ -42,13 +42,12 @@ from papers.netstorm.tables import turns
 from papers.r2sp import _federated as federated
 from papers.r2sp import _setting as r2sp
 from papers.r2sp import _training as training
-from papers.r2sp import edges, fig01, fig05, fig15
+from papers.r2sp import edges, fig01, fig05, fig15, theorem1
 from papers.r2sp import fig14 as r2sp_fig14
 from papers.r2sp._federated import Seen
 from papers.r2sp._setting import PACES
 from papers.r2sp.fig04 import Algorithm1, search, worst
 from papers.r2sp.fig15 import Trained
-from papers.r2sp.theorem1 import EXPERIMENT as THEOREM_1
 
 from ..every import every
 
@@ -575,7 +574,7 @@ def test_the_rate_of_theorem_1_falls_with_each_update_and_ours_alike_under_all_p
     name: str, tmp_path: Path
 ) -> None:
     told = lab(tmp_path)
-    THEOREM_1.make(told)
+    theorem1.EXPERIMENTS[0].make(told)
     schedules = {
         str(each.labels["name"]): each.scenario.task.schedule
         for each in told.trials
