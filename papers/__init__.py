@@ -18,7 +18,7 @@ from papers._result import Result, Row, comparison, page, write_result
 def _scripts(paper: str) -> Iterator[Any]:
     """Yield the modules of a paper's scripts, in order of their names."""
     folder = Path(__file__).parent / paper
-    for path in sorted(folder.glob("[!_]*.py")):
+    for path in sorted(folder.glob("[!_.]*.py")):
         yield import_module(f"papers.{paper}.{path.stem}")
 
 

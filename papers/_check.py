@@ -12,7 +12,7 @@ from typing import Any
 import papers
 from anabranch_lab.tasks.kinds import DataError
 from papers._lab import Lab
-from papers._record import Ran, Record
+from papers._record import Ran, Record, plain
 from papers._result import said
 
 RESULTS = Path(__file__).parent.parent / "docs" / "reproductions" / "results"
@@ -31,10 +31,11 @@ class Missing(Exception):
 
     Args:
         settings: of the run.
+        ran: the whole run, also what its script does not use.
     """
 
-    def __init__(self, settings: Any) -> None:
-        self.settings = settings
+    def __init__(self, settings: Any, ran: Ran[Any]) -> None:
+        self.settings, self.ran = settings, ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,8 @@ class AllButOne:
         return None if self.record.key_of(settings) == self.key else ran
 
     def add(self, settings: Any, ran: Ran[Any]) -> None:
-        """Say that the run was made again; the lab has recorded it."""
-        raise Missing(settings)
+        """Say that the run was made again."""
+        raise Missing(settings, ran)
 
 
 def differences(document: Mapping[str, Any]) -> Iterator[str]:
@@ -84,15 +85,16 @@ def differences(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def said_anew(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a result's JSON with what today's script says of its runs.
+    """Return a result's JSON with what today's script says of its runs, without unused ones.
 
     Raises:
         NotRecorded: see :func:`differences`.
     """
     about = {name: document[name] for name in OF_THE_RUNS if name not in ("language", "runs")}
-    runs = {name: document[name] for name in ("language", "runs")}
-    result = _experiment(document).make(_lab(document, Record.of(document)))
-    return {**about, **said(result), **runs}
+    record = Record.of(document)
+    result = _experiment(document).make(_lab(document, record))
+    runs = [each for each in document["runs"] if each["key"] in record.asked]
+    return {**about, **said(result), "language": document["language"], "runs": runs}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +131,17 @@ def again(document: Mapping[str, Any], data_dir: Path | None) -> Again | None:
     lab = _lab(document, store, data_dir)
     try:
         _experiment(document).make(lab)
-    except Missing as made:
-        ran = lab.record.runs[lab.record.key_of(made.settings)]
+    except Missing as missing:
+        ran, now = missing.ran, plain(missing.ran.made)
+        recorded = lab.record.runs.get(lab.record.key_of(missing.settings))
     else:
         raise DataError("its script does without the data that its smallest run needs")
     was = smallest["made"]
+    if recorded is not None:  # what this part of the script uses, and what others use
+        now = recorded["made"] | {name: now[name] for name in now.keys() & was.keys()}
     labels = was.get("labels", {}) if isinstance(was, Mapping) else {}
     about = ", ".join(map(str, labels.values())) or smallest["key"]
-    return Again(about, ran["cpu_s"], tuple(_differing(was, json.loads(json.dumps(ran["made"])))))
+    return Again(about, ran.cpu_s, tuple(_differing(was, json.loads(json.dumps(now)))))
 
 
 def _differing(was: Any, now: Any, where: str = "") -> Iterator[str]:
@@ -156,9 +161,16 @@ def _differing(was: Any, now: Any, where: str = "") -> Iterator[str]:
 
 def documents(folder: Path, names: Iterable[str] = ()) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield the results in a folder, in order: of all experiments, or of some or their papers."""
-    wanted = {each.name for name in names for each in papers.find(name)}
-    for path in sorted(folder.glob("*.json")):
-        document = json.loads(path.read_text("utf-8"))
+    found = [(path, json.loads(path.read_text("utf-8"))) for path in sorted(folder.glob("*.json"))]
+    of_paper: dict[str, set[str]] = {}
+    for _, document in found:
+        name = document["experiment"]
+        for each in (name, name.partition("/")[0]):
+            of_paper.setdefault(each, set()).add(name)
+    wanted = set[str]()
+    for name in names:  # of a script that is gone, too
+        wanted |= of_paper.get(name) or {each.name for each in papers.find(name)}
+    for path, document in found:
         if not wanted or document["experiment"] in wanted:
             yield path, document
 

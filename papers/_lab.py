@@ -152,7 +152,11 @@ class Outcome:
     aborted: str | None = None
 
 
-_DEFAULTS = {each.name: default(each) for each in fields(Outcome) if default(each) is not MISSING}
+_DEFAULTS = {
+    each.name: default(each)
+    for each in fields(Outcome)
+    if default(each) is not MISSING and each.name != "aborted"
+}
 
 
 class Lab:
@@ -288,7 +292,6 @@ class Lab:
             made = mapped(timed, [jobs[number] for number in left])
             for ended, (number, ran) in enumerate(zip(left, made, strict=True), 1):
                 found[number] = ran
-                self.record.add(settings[number], ran)
                 if kept:
                     kept.add(settings[number], ran)
                 self._on_trial(ended, len(left))
@@ -299,7 +302,8 @@ class Lab:
 
     def _record(self, what: tuple[Any, ...], trial: Trial, ran: Ran[Outcome]) -> None:
         """Record what a trial uses of its run, beside what others use."""
-        self.record.add(what, replace(ran, made=_used(trial, ran.made)))
+        made = replace(_used(trial, ran.made), labels=trial.labels)
+        self.record.add(what, replace(ran, made=made))
 
     def _settings(self, trial: Trial, emulate: bool) -> tuple[Any, ...]:
         """Return all that a trial's outcome depends on, except the code."""

@@ -325,8 +325,7 @@ def trial(
 ) -> Trial:
     """Return a run.
 
-    A run to the end keeps its curve and its sites' accuracies, and one to the target neither. Some
-    experiments share runs, so all must keep the same.
+    A run to the end keeps its curve and its sites' accuracies, and one to the target neither.
 
     Args:
         lab: runs it.

@@ -16,23 +16,29 @@ def of(outcomes: Iterable[Outcome], **labels: Label) -> list[Outcome]:
     return sorted(chosen(outcomes, **labels), key=lambda each: each.labels["seed"])
 
 
-LOOKS = 5
-"""Evaluations whose mean must reach an accuracy, in rows that say so."""
+PART = 0.05
+"""Of a run: rows that say so average the recorded evaluations in so much of its time."""
 
 
-def reached_s(run: Outcome, accuracy: float | None = None, looks: int = 1) -> float:
+def reached_s(run: Outcome, accuracy: float | None = None, part: float = 0.0) -> float:
     """Return when a run first had its target, or another accuracy; infinite if never.
 
     Args:
         run: with a curve, where there is an accuracy.
         accuracy: that is looked for; None: the run's target.
-        looks: consecutive evaluations whose mean must be so high.
+        part: of the run's time, in which evaluations are averaged; 0: one evaluation counts.
     """
     if accuracy is None:
         return or_never(run.reached_s)
-    for last in range(looks, len(run.curve) + 1):
-        if fmean(seen for _, seen in run.curve[last - looks : last]) >= accuracy:
-            return run.curve[last - 1][0]
+    curve = run.curve
+    window_s = part * curve[-1][0] if curve else 0.0
+    first = 0
+    for last, (at_s, _) in enumerate(curve):
+        while curve[first][0] < at_s - window_s:
+            first += 1
+        mean = fmean(seen for _, seen in curve[first : last + 1])
+        if at_s >= window_s and mean >= accuracy:
+            return at_s
     return math.inf
 
 
@@ -48,10 +54,10 @@ def over(
     ours: Sequence[Outcome],
     theirs: Sequence[Outcome],
     accuracy: float | None = None,
-    looks: int = 1,
+    part: float = 0.0,
 ) -> str:
     """Return the times of runs to an accuracy over those of others, seed by seed."""
-    first, second = ([reached_s(run, accuracy, looks) for run in runs] for runs in (ours, theirs))
+    first, second = ([reached_s(run, accuracy, part) for run in runs] for runs in (ours, theirs))
     return compared(first, second)
 
 

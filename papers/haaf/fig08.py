@@ -221,7 +221,10 @@ def _make(lab: Lab) -> Result:
             said = "" if literal.ours == row.ours else literal.ours
             rows.append(replace(row, what=f"{row.what}: {name}", literal=said))
         first = runs[name, _RATE][0].trees
-        panels[name] = {f"a period of {tree.period_s:.2f} s": _path(tree) for tree in first}
+        panels[name] = {
+            f"tree {number}, a period of {tree.period_s:.2f} s": _path(tree)
+            for number, tree in enumerate(first, 1)
+        }
     drawn = picture("first component", "second component", panels)
     return Result(tuple(rows), setting.notes(lab, _NOTE, is_tuned=False), drawn)
 

@@ -141,9 +141,9 @@ def _rows(
             rows.append(Row(f"{name}, {to}, over PS", paper, told.over(runs, ps), why))
     rows += [
         Row(
-            f"{name}, {to} in the mean of {told.LOOKS} evaluations, over PS",
+            f"{name}, {to} in the mean of {told.PART:.0%} of a run, over PS",
             "",
-            told.over(ours(scheme=name), ps, learner.target, told.LOOKS),
+            told.over(ours(scheme=name), ps, learner.target, told.PART),
         )
         for name in _FORESTS
     ]

@@ -132,9 +132,9 @@ def _rows(rates: dict[str, float], ours: list[Outcome], literal: list[Outcome]) 
         ]
     rows += [
         Row(
-            f"{other}, {to} in the mean of {told.LOOKS} evaluations, over PS",
+            f"{other}, {to} in the mean of {told.PART:.0%} of a run, over PS",
             "",
-            told.over(of(scheme=other), ps, LENET.target, told.LOOKS),
+            told.over(of(scheme=other), ps, LENET.target, told.PART),
         )
         for other in rates
         if other != "PS"

@@ -20,7 +20,7 @@ def _make(lab: Lab) -> Result:
                 pace,
                 15 if lab.quick else 60,
                 setting.cluster(port_bps),
-                without=("workers",),  # Fig. 8 shares runs, and uses gaps
+                without=("workers", "gaps"),
                 pace=name,
                 gbps=_gbps(port_bps),
                 seed=seed,

@@ -98,6 +98,7 @@ def test_a_run_that_the_script_no_longer_asks_for_is_named(document: dict[str, A
     document["runs"].append({"key": "0123", "cpu_s": -1.0, "made": {}})
     (told,) = _check.differences(document)
     assert told == "its script does not ask for 1 of its runs, such as 0123"
+    assert list(_check.differences(_check.said_anew(document))) == []
 
 
 def test_a_result_whose_script_is_gone_is_named_and_the_others_are_checked(
@@ -105,10 +106,11 @@ def test_a_result_whose_script_is_gone_is_named_and_the_others_are_checked(
 ):
     for stem, experiment in (("a", "toy/fig0"), ("b", document["experiment"])):
         (tmp_path / f"{stem}.json").write_text(json.dumps(document | {"experiment": experiment}))
-    code, said = check("--results", str(tmp_path), "--not-again")
-    assert code == 1
-    assert "no script makes toy/fig0; remove its JSON" in said
-    assert "b.json: its script says the same" in said
+    for names in ((), ("toy",)):
+        code, said = check(*names, "--results", str(tmp_path), "--not-again")
+        assert code == 1
+        assert "no script makes toy/fig0; remove its JSON" in said
+        assert "b.json: its script says the same" in said
 
 
 def test_a_result_of_before_runs_had_keys_is_named(document: dict[str, Any]):
@@ -132,6 +134,34 @@ def test_the_smallest_run_is_made_again_and_compared(document: dict[str, Any]):
     assert again is not None
     (differs,) = again.differs
     assert differs.startswith("round_s was 1.5, is 0.")
+
+
+def test_a_run_that_is_made_again_is_compared_in_all_that_any_trial_uses(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    def twice(lab: Lab) -> Result:
+        for without in (("curve",), ()):
+            lab.measure([Trial({}, learns, internet2_9(), without=without)])
+        return Result(())
+
+    learns = msgspec.structs.replace(
+        SCENARIO,
+        task=Train(data="digits", model="softmax", learning_rate=0.1),
+        compute=Compute(samples_per_s=1e3),
+    )
+    monkeypatch.setattr(papers, "EXPERIMENTS", {"toy/fig1": Experiment("toy/fig1", "", twice)})
+    lab = Lab(tmp_path / "scenarios")
+    written, _, _ = write_result(papers.EXPERIMENTS["toy/fig1"], twice(lab), lab, tmp_path)
+    document = json.loads(written.read_text())
+    (run,) = document["runs"]
+    assert run["made"]["curve"]
+    done = _check.again(document, None)
+    assert done is not None
+    assert done.differs == ()
+    run["made"]["curve"] = []
+    done = _check.again(document, None)
+    assert done is not None
+    assert done.differs
 
 
 def test_the_smallest_run_may_be_a_function_of_its_job(document: dict[str, Any]):

@@ -444,7 +444,7 @@ def test_few_trees_are_run_again_only_where_the_search_takes_more_or_another_rat
 def test_an_accuracy_may_have_to_be_reached_in_the_mean_of_several_evaluations() -> None:
     curve = ((1.0, 0.9), (2.0, 0.5), (3.0, 0.8), (4.0, 0.9))
     run = Outcome({}, "", 1, 4.0, 1.0, 0, reached_s=7.0, curve=curve)
-    assert [_told.reached_s(run, 0.8, looks) for looks in (1, 2, 4)] == [1.0, 4.0, np.inf]
+    assert [_told.reached_s(run, 0.8, part) for part in (0.0, 0.3, 0.75)] == [1.0, 4.0, np.inf]
     assert _told.reached_s(run) == 7.0
 
 

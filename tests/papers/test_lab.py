@@ -123,7 +123,7 @@ def test_each_trial_of_a_run_gets_the_fields_that_it_uses_and_the_record_has_all
         assert "accuracy" not in recorded["made"]
 
 
-@pytest.mark.parametrize("name", ["curv", "round_s"])
+@pytest.mark.parametrize("name", ["curv", "round_s", "aborted"])
 def test_a_trial_cannot_do_without_a_field_that_is_not_there_or_that_each_needs(name: str):
     with pytest.raises(ValueError, match=f"no outcome can be without '{name}'"):
         Trial({}, STAR, internet2_9(), without=(name,))
@@ -322,6 +322,15 @@ def test_what_a_function_made_is_kept_by_all_that_it_was_given(tmp_path: Path):
         found = Lab(tmp_path, kept=Outcomes(tmp_path / "kept")).map(make, jobs, Doubled)
         assert called == CALLED
         assert make is thrice or found == wanted[: len(jobs)]
+
+
+def test_runs_are_recorded_in_the_order_of_jobs_however_many_are_kept(tmp_path: Path):
+    orders = []
+    for jobs in ([3], [2, 3, 1]):
+        lab = Lab(tmp_path, kept=Outcomes(tmp_path / "kept"))
+        lab.map(partial(doubled, times=2), jobs, Doubled)
+        orders.append([run["made"]["parts"][0] for run in lab.record.runs.values()])
+    assert orders == [[3], [2, 3, 1]]
 
 
 def test_a_damaged_outcome_is_named(tmp_path: Path):
