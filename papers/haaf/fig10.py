@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from statistics import fmean
 
 from papers._experiment import Experiment
 from papers._lab import Lab, Outcome
@@ -115,6 +116,10 @@ def _rows(rates: dict[str, float], ours: list[Outcome], literal: list[Outcome]) 
         said = told.final(slow) if slow else ""
         paper = _PAPER.get(name, _HAAF)
         rows.append(Row(f"{name}, final accuracy", paper, told.final(runs), literal=said))
+    for name in rates:
+        if rises := [_rise(run) for run in of(scheme=name) if len(run.curve) > 1]:
+            what = f"{name}, mean accuracy of the last tenth beside the tenth before"
+            rows.append(Row(what, "", f"{told.more(rises, [0.0] * len(rises))} points"))
     slow_ps = told.of(literal, scheme="PS")
     for name, beside in (("PS", ps), (_ASYNCHRONOUS, asynchronous), (_UNDAMPED, undamped)):
         for other in rates if beside else ():
@@ -140,6 +145,13 @@ def _rows(rates: dict[str, float], ours: list[Outcome], literal: list[Outcome]) 
         if other != "PS"
     ]
     return rows
+
+
+def _rise(run: Outcome) -> float:
+    """Return by how much a run's evaluations are better in its last tenth than before, points."""
+    tenth = max(1, len(run.curve) // 10)
+    before, last = run.curve[-2 * tenth : -tenth], run.curve[-tenth:]
+    return 100 * (fmean(seen for _, seen in last) - fmean(seen for _, seen in before))
 
 
 EXPERIMENTS = (
