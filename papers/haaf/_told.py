@@ -9,6 +9,7 @@ from typing import Any
 
 from papers._compare import bound, compared, interval, or_never, ratio_interval, spread
 from papers._lab import Label, Outcome, chosen
+from papers._result import Row
 
 
 def of(outcomes: Iterable[Outcome], **labels: Label) -> list[Outcome]:
@@ -59,6 +60,19 @@ def over(
     """Return the times of runs to an accuracy over those of others, seed by seed."""
     first, second = ([reached_s(run, accuracy, part) for run in runs] for runs in (ours, theirs))
     return compared(first, second)
+
+
+def averaged(
+    ours: Mapping[str, Sequence[Outcome]], ps: Sequence[Outcome], accuracy: float
+) -> list[Row]:
+    """Return rows of when the mean over a part of a run reaches an accuracy, beside PS.
+
+    One high evaluation does not decide these times.
+    """
+    what = f"to {accuracy:.0%} in the mean of {PART:.0%} of a run, over PS"
+    return [
+        Row(f"{name}, {what}", "", over(runs, ps, accuracy, PART)) for name, runs in ours.items()
+    ]
 
 
 def final(runs: Sequence[Outcome]) -> str:

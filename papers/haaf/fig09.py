@@ -139,14 +139,7 @@ def _rows(
             paper = _TIMES[gini] if name in _FORESTS else ""
             why = _WHY if gini == 0.6 and name == FEW_TREES else ""
             rows.append(Row(f"{name}, {to}, over PS", paper, told.over(runs, ps), why))
-    rows += [
-        Row(
-            f"{name}, {to} in the mean of {told.PART:.0%} of a run, over PS",
-            "",
-            told.over(ours(scheme=name), ps, learner.target, told.PART),
-        )
-        for name in _FORESTS
-    ]
+    rows += told.averaged({name: ours(scheme=name) for name in _FORESTS}, ps, learner.target)
     rows.append(Row("PS, final accuracy", "", told.final(ps)))
     rows += [
         Row(

@@ -135,16 +135,8 @@ def _rows(rates: dict[str, float], ours: list[Outcome], literal: list[Outcome]) 
             for other in rates
             if other not in ("PS", name)
         ]
-    rows += [
-        Row(
-            f"{other}, {to} in the mean of {told.PART:.0%} of a run, over PS",
-            "",
-            told.over(of(scheme=other), ps, LENET.target, told.PART),
-        )
-        for other in rates
-        if other != "PS"
-    ]
-    return rows
+    others = {name: of(scheme=name) for name in rates if name != "PS"}
+    return rows + told.averaged(others, ps, LENET.target)
 
 
 def _rise(run: Outcome) -> float:

@@ -171,11 +171,11 @@ WINDOW = 5
 """Iterations of BSP in which evaluations are averaged, see :attr:`Cluster.window_s`."""
 
 
-def window_note(window_s: float, whose: str = "Table I") -> str:
+def window_note(window_s: float) -> str:
     """Return a note on when the target counts."""
     return (
         f"The target counts in the mean of the evaluations in {window_s:g} s, {WINDOW} iterations "
-        f"of {whose}."
+        "of Table I."
     )
 
 
