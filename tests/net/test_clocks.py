@@ -198,6 +198,7 @@ def test_questions_are_frequent_at_first_and_seldom_later() -> None:
 
 def test_nothing_is_known_before_the_first_exchange() -> None:
     assert OffsetFilter().error_s(1.0) == math.inf
+    assert not OffsetFilter().is_known
     with pytest.raises(ValueError, match="take a sample first"):
         OffsetFilter().offset_s(1.0)
 

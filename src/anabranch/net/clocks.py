@@ -123,6 +123,11 @@ class OffsetFilter:
             self._began_s = sample.received_s
         return agrees
 
+    @property
+    def is_known(self) -> bool:
+        """Whether there has been an exchange, so that the offset has a finite error."""
+        return bool(self._samples)
+
     def offset_s(self, now_s: float) -> float:
         """Return reference clock minus own clock, seconds, when the own clock shows ``now_s``.
 

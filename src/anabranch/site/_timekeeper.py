@@ -80,9 +80,7 @@ class Timekeeper:
 
     def offset_s(self) -> float | None:
         """Return the scheduler's clock minus this site's, seconds; None while unknown."""
-        now_s = self._clock()
-        known = math.isfinite(self._filter.error_s(now_s))
-        return self._filter.offset_s(now_s) if known else None
+        return self._filter.offset_s(self._clock()) if self._filter.is_known else None
 
     def error_s(self) -> float:
         """Return a bound on the error of ``offset_s``, seconds; infinite while unknown."""
