@@ -10,9 +10,10 @@ from typing import Any
 
 from anabranch._typed_toml import listed, nearest
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome, Trial, WorkerOutcome, seconds
+from papers._lab import Lab
 from papers._record import NotRecorded, Record
 from papers._result import Result, Row, comparison, page, write_result
+from papers._trial import Outcome, Trial, WorkerOutcome, seconds
 
 
 def _scripts(paper: str) -> Iterator[Any]:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from papers._compare import or_never
-from papers._lab import Lab, Outcome, Trial
+from papers._lab import Lab
+from papers._trial import Outcome, Trial
 
 Setting = TypeVar("Setting", bound=Hashable)
 Name = TypeVar("Name", bound=Hashable)

@@ -29,7 +29,8 @@ from anabranch_lab.run.scenario import Scenario, Serve, Simulation, Stop
 from anabranch_lab.run.scenario.tasks import Train
 from anabranch_lab.tasks.partition import Dirichlet
 from anabranch_lab.tasks.sampling import Resampled
-from papers._lab import Lab, Label, Outcome, Trial, events_of
+from papers._lab import Lab, events_of
+from papers._trial import Label, Outcome, Trial
 from papers._tuning import best_rates
 
 WORKERS = 12

@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import Any
 
 from papers._compare import bound, compared, interval, or_never, ratio_interval, spread
-from papers._lab import Label, Outcome, chosen
 from papers._result import Row
+from papers._trial import Label, Outcome, chosen
 
 
 def of(outcomes: Iterable[Outcome], **labels: Label) -> list[Outcome]:

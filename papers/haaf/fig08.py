@@ -20,9 +20,10 @@ from anabranch_lab.run.work import buffer_elements
 from anabranch_lab.tasks.sampling import Shuffled
 from papers._compare import spread
 from papers._experiment import Experiment
-from papers._lab import Lab, Trial
+from papers._lab import Lab
 from papers._picture import picture
 from papers._result import Result, Row
+from papers._trial import Trial
 from papers.haaf import _setting as setting
 from papers.haaf import _told as told
 from papers.haaf._setting import FEW, LENET, RATE, Case, Learner, haaf

@@ -12,9 +12,10 @@ from functools import partial
 from typing import Any
 
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome
+from papers._lab import Lab
 from papers._picture import middle, picture
 from papers._result import Result, Row
+from papers._trial import Outcome
 from papers.haaf import _setting as setting
 from papers.haaf import _told as told
 from papers.haaf._setting import ANY_TREES, EARLY, FEW_TREES, LENET, LONGEST_S, RATE, Case, Learner

@@ -8,9 +8,10 @@ from functools import partial
 from statistics import fmean
 
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome
+from papers._lab import Lab
 from papers._picture import middle, picture
 from papers._result import Result, Row
+from papers._trial import Outcome
 from papers.haaf import _setting as setting
 from papers.haaf import _told as told
 from papers.haaf._setting import ASYNCHRONOUS_PS, FEW, LENET, RATE, Case, Learner, haaf

@@ -15,8 +15,9 @@ from functools import partial
 from anabranch.log.by_site import spread_of
 from papers._compare import spread
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome
+from papers._lab import Lab
 from papers._result import Result, Row
+from papers._trial import Outcome
 from papers.haaf import _setting as setting
 from papers.haaf import _told as told
 from papers.haaf._setting import FEW, RATE, Case, haaf

@@ -11,8 +11,9 @@ from dataclasses import replace
 from itertools import product
 
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome
+from papers._lab import Lab
 from papers._result import Result, Row
+from papers._trial import Outcome
 from papers.haaf import _setting as setting
 from papers.haaf import _told as told
 from papers.haaf._setting import FEW, LENET, RATE, Case, haaf

@@ -16,8 +16,9 @@ from anabranch.merge import Mean
 from anabranch_lab.run.scenario import Simulation, Stop
 from papers._compare import spread
 from papers._experiment import Experiment
-from papers._lab import Lab, Label, Outcome, Trial
+from papers._lab import Lab
 from papers._result import Result, Row
+from papers._trial import Label, Outcome, Trial
 from papers.haaf import _setting as setting
 from papers.haaf import _told as told
 from papers.haaf._setting import ANY_TREES, FEW, FEW_TREES, RATE, Case, Scheme, haaf

@@ -17,9 +17,10 @@ from anabranch.fleet import ComputeModel
 from anabranch.plan import EdaForest, Forest, ForestProblem, ForestRoute, GivenForest, forest
 from papers._compare import spread
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome
+from papers._lab import Lab
 from papers._picture import picture
 from papers._result import Result, Row
+from papers._trial import Outcome
 from papers.haaf import _setting as setting
 from papers.haaf import _told as told
 from papers.haaf._setting import (

@@ -13,7 +13,8 @@ from anabranch.log.events import ReachedBy
 from anabranch.train.work import DivergedError
 from anabranch_lab.run.scenario import Scenario, Stop
 from anabranch_lab.run.scenario.tasks import Train
-from papers._lab import Lab, Label, Outcome, Trial
+from papers._lab import Lab
+from papers._trial import Label, Outcome, Trial
 from papers._tuning import Tuned, Wanted, search, times_s, together
 from papers.intermittent._literal import Edges, Literal, Looks, all_reduce, gossip, timed
 from papers.intermittent._strategies import (

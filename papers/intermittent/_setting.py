@@ -26,7 +26,8 @@ from anabranch.plan import AnyPlanner, Fapt, Star
 from anabranch_lab.run.scenario import Scenario, Stop
 from anabranch_lab.run.scenario.tasks import Train
 from anabranch_lab.tasks.partition import Dirichlet
-from papers._lab import Lab, Label, Trial
+from papers._lab import Lab
+from papers._trial import Label, Trial
 
 SMALLER = 10_000
 TARGET = 0.9

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
 from papers._compare import compared, or_never
-from papers._lab import Outcome
+from papers._trial import Outcome
 from papers.intermittent._literal import Literal
 from papers.intermittent._strategies import SIX
 

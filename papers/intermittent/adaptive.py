@@ -8,8 +8,9 @@ from statistics import fmean, median
 
 from papers._compare import compared, or_never
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome, Trial
+from papers._lab import Lab
 from papers._result import Result, Row
+from papers._trial import Outcome, Trial
 from papers._tuning import Tuned, Wanted, search, times_s, together
 from papers.intermittent import _setting as setting
 

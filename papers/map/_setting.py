@@ -33,7 +33,8 @@ from anabranch.train.averaging import Average, Outer
 from anabranch_lab.run.scenario import Scenario, Stop
 from anabranch_lab.run.scenario.tasks import Train
 from anabranch_lab.tasks.partition import Dirichlet
-from papers._lab import Lab, Label, Trial
+from papers._lab import Lab
+from papers._trial import Label, Trial
 from papers.intermittent._setting import edge, intermittent, slowed
 
 SMALLER = 10_000

@@ -11,8 +11,9 @@ from typing import Any
 
 from papers._compare import bound, interval, or_never, spread
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome, Trial
+from papers._lab import Lab
 from papers._result import Result, Row
+from papers._trial import Outcome, Trial
 from papers._tuning import Tuned, Wanted, search, times_s, together
 from papers.map import _setting as setting
 from papers.map._setting import FIRST_RATE, GINIS, NETWORKS, SCHEMES, Setting

@@ -34,7 +34,8 @@ from anabranch.site.neighbourhood import MOST_CHUNK_ELEMENTS
 from anabranch_lab.run.scenario import Scenario, Stop
 from anabranch_lab.run.scenario.tasks import Exchange
 from anabranch_lab.tasks.profiles import ALEXNET
-from papers._lab import Lab, Label, Outcome, Trial, chosen, seconds
+from papers._lab import Lab
+from papers._trial import Label, Outcome, Trial, chosen, seconds
 
 CHUNK_ELEMENTS = 1_000_000
 """The paper's CHUNK_SIZE."""

@@ -17,8 +17,9 @@ from anabranch.overlay import Link, Overlay, Site, random_sparse
 from anabranch.plan import NO_PARENT, Fapt, Plan, Tree, up_delays_s_per_bit
 from anabranch_lab.run.scenario import Stop
 from papers._experiment import Experiment
-from papers._lab import Lab, chosen
+from papers._lab import Lab
 from papers._result import Result, Row
+from papers._trial import chosen
 from papers.netstorm import _setting as setting
 from papers.netstorm._setting import MLNET, MXNET, TSENGINE, System, times
 

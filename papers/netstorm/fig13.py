@@ -18,8 +18,9 @@ from anabranch import plan as plans
 from anabranch.overlay import Link, Overlay
 from anabranch_lab.run.scenario import Stop
 from papers._experiment import Experiment
-from papers._lab import Lab, Label, Outcome, Trial, chosen, seconds
+from papers._lab import Lab
 from papers._result import Result, Row
+from papers._trial import Label, Outcome, Trial, chosen, seconds
 from papers.netstorm import _setting as setting
 from papers.netstorm._setting import (
     LITE,

@@ -16,8 +16,9 @@ from anabranch.plan import Fapt
 from anabranch.scheduler.awareness import Oracle
 from anabranch_lab.run.scenario import Stop
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome, Trial, chosen, seconds
+from papers._lab import Lab
 from papers._result import Result, Row
+from papers._trial import Outcome, Trial, chosen, seconds
 from papers.netstorm import _setting as setting
 from papers.netstorm._setting import (
     MLNET,

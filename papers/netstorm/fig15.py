@@ -15,8 +15,9 @@ from anabranch.overlay import random_complete
 from anabranch.plan import Fapt
 from anabranch_lab.run.scenario import Stop
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome, Trial, chosen
+from papers._lab import Lab
 from papers._result import Result, Row
+from papers._trial import Outcome, Trial, chosen
 from papers.netstorm import _setting as setting
 from papers.netstorm._setting import (
     HIGH_BPS,

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from anabranch.scheduler.awareness import Oracle
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome, chosen, seconds
+from papers._lab import Lab
 from papers._result import Result, Row
+from papers._trial import Outcome, chosen, seconds
 from papers.netstorm import _setting as setting
 from papers.netstorm._setting import (
     LITE,

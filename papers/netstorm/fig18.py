@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome, chosen
+from papers._lab import Lab
 from papers._result import Result, Row
+from papers._trial import Outcome, chosen
 from papers.netstorm import _setting as setting
 from papers.netstorm._setting import (
     LITE,

@@ -16,8 +16,9 @@ from anabranch_lab.run.scenario import Stop
 from anabranch_lab.run.scenario.tasks import Exchange
 from anabranch_lab.tasks.profiles import load_profile
 from papers._experiment import Experiment
-from papers._lab import Lab, Label, Outcome, Trial, chosen, seconds
+from papers._lab import Lab
 from papers._result import Result, Row
+from papers._trial import Label, Outcome, Trial, chosen, seconds
 from papers.netstorm import _setting as setting
 from papers.netstorm._setting import MXNET, OUR_PRO, PRO, PRO_FLAT, System, times
 

@@ -9,9 +9,10 @@ import msgspec
 
 from anabranch.scheduler.awareness import Passive
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome, Trial, chosen, seconds
+from papers._lab import Lab
 from papers._picture import picture
 from papers._result import Result, Row
+from papers._trial import Outcome, Trial, chosen, seconds
 from papers.netstorm import _setting as setting
 from papers.netstorm._setting import (
     MXNET,

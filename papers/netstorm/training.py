@@ -19,9 +19,10 @@ from anabranch.scheduler.deal import ByShare
 from anabranch_lab.run.scenario import Scenario, Stop
 from anabranch_lab.run.scenario.tasks import Train
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome, Trial, chosen, seconds
+from papers._lab import Lab
 from papers._picture import middle, picture
 from papers._result import Result, Row
+from papers._trial import Outcome, Trial, chosen, seconds
 from papers.netstorm import _setting as setting
 from papers.netstorm._setting import MLNET, MXNET, PACKED, PRO, TSENGINE, System
 

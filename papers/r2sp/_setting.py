@@ -24,7 +24,7 @@ from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Exchange
 from anabranch_lab.tasks import profiles
 from papers import _compare
-from papers._lab import Label, Outcome, Trial, chosen
+from papers._trial import Label, Outcome, Trial, chosen
 
 WORKERS, SERVERS = 16, 4  # the paper's cluster A
 WORKERS_1, SERVERS_1 = 8, 2  # of its Table I

@@ -28,9 +28,10 @@ from anabranch.train.schedules import AnySchedule, Constant
 from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Train
 from papers._compare import compared, or_never, spread_s
-from papers._lab import Lab, Label, Outcome, Trial, chosen
+from papers._lab import Lab
 from papers._picture import middle, picture
 from papers._result import Row
+from papers._trial import Label, Outcome, Trial, chosen
 from papers._tuning import Make, Tuned, best_rates
 from papers.r2sp import _setting as setting
 from papers.r2sp._setting import EQUAL

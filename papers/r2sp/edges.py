@@ -33,7 +33,8 @@ from anabranch_lab.run.scenario.tasks import Train
 from anabranch_lab.tasks.partition import MixedDirichlet
 from papers._compare import compared, or_never, spread_s
 from papers._experiment import Experiment
-from papers._lab import Lab, events_of, thinned
+from papers._lab import Lab, events_of
+from papers._outcome import thinned
 from papers._result import Result, Row
 from papers.r2sp import _federated as federated
 from papers.r2sp import _setting as setting

@@ -5,8 +5,9 @@ from __future__ import annotations
 from statistics import fmean
 
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome, chosen
+from papers._lab import Lab
 from papers._result import Result, Row
+from papers._trial import Outcome, chosen
 from papers.r2sp import _setting as setting
 from papers.r2sp._setting import FITTED_BPS, MODELS, PACES, PORT_BPS, VGG16, Model
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from statistics import fmean
 
 from papers._experiment import Experiment
-from papers._lab import Lab, chosen
+from papers._lab import Lab
 from papers._picture import picture
 from papers._result import Result, Row
+from papers._trial import chosen
 from papers.r2sp import _setting as setting
 from papers.r2sp._setting import ALEXNET, PACES, VGG16
 

@@ -11,9 +11,10 @@ import msgspec
 from anabranch.fleet import Lognormal
 from anabranch.pace import R2sp
 from papers._experiment import Experiment
-from papers._lab import Lab, Label, Outcome, Trial, chosen
+from papers._lab import Lab
 from papers._picture import picture
 from papers._result import Result, Row
+from papers._trial import Label, Outcome, Trial, chosen
 from papers.r2sp import _setting as setting
 from papers.r2sp._setting import ALEXNET, VGG16, Model
 

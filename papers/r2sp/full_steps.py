@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from anabranch.fleet import Compute
 from papers._experiment import Experiment
-from papers._lab import Lab, chosen
+from papers._lab import Lab
 from papers._result import Result, Row
+from papers._trial import chosen
 from papers.r2sp import _setting as setting
 from papers.r2sp import _training as training
 from papers.r2sp._setting import PACES, VGG16

@@ -14,8 +14,9 @@ from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Train
 from anabranch_lab.tasks.adversaries import AnyAdversaries, LabelFlip, Noise, Scaled
 from papers._experiment import Experiment
-from papers._lab import Lab, Trial, chosen
+from papers._lab import Lab
 from papers._result import Result, Row
+from papers._trial import Trial, chosen
 from papers.r2sp import _federated as federated
 
 _CLIENTS, _ROUNDS, _STEPS, _BATCH, _RATE = 20, 20, 10, 8, 0.1

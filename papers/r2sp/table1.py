@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome
+from papers._lab import Lab
 from papers._result import Result, Row
+from papers._trial import Outcome
 from papers.r2sp import _setting as setting
 from papers.r2sp._setting import (
     FITTED_BPS,

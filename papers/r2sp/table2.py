@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from anabranch.pace import Bsp
 from papers._experiment import Experiment
-from papers._lab import Lab, Label, Outcome, Trial
+from papers._lab import Lab
 from papers._result import Result, Row
+from papers._trial import Label, Outcome, Trial
 from papers.r2sp import _setting as setting
 
 _CLIENTS = 128

@@ -10,8 +10,9 @@ from anabranch.fleet import Compute, SiteCompute
 from anabranch.pace import AnyLoad, EqualBatches, R2sp, TunedBatches
 from anabranch_lab.tasks.profiles import RESNET_32_INSTANCES, Instance
 from papers._experiment import Experiment
-from papers._lab import Lab, Outcome, Trial, WorkerOutcome
+from papers._lab import Lab
 from papers._result import Result, Row
+from papers._trial import Outcome, Trial, WorkerOutcome
 from papers.r2sp import _setting as setting
 from papers.r2sp._setting import RESNET32
 

@@ -27,7 +27,8 @@ from anabranch_lab.tasks.kinds import load_task
 from anabranch_lab.tasks.models import build_model
 from anabranch_lab.tasks.profiles import ALEXNET
 from papers import EXPERIMENTS, Experiment, Lab, Outcome, Result, Trial, WorkerOutcome
-from papers._lab import fell_s, scenario_toml
+from papers._outcome import fell_s
+from papers._scenario_file import scenario_toml
 from papers.haaf import _setting as haaf
 from papers.haaf import _told, fig08, fig13, trees
 from papers.haaf.fig13 import off_diagonal

@@ -23,8 +23,9 @@ from anabranch_lab.run.scenario import Scenario, ScenarioError, Stop, load, load
 from anabranch_lab.run.scenario.tasks import Exchange, Train
 from papers import Lab, Outcome, Trial, _kept, _lab, seconds
 from papers._kept import Outcomes
-from papers._lab import CURVE_POINTS, scenario_toml
+from papers._outcome import CURVE_POINTS
 from papers._record import Record
+from papers._scenario_file import scenario_toml
 
 STAR = Scenario(
     overlay="internet2-9",
