@@ -10,7 +10,7 @@ from statistics import fmean, median
 
 from anabranch.log import Event, RunSummary, UnknownEvent, UpdateApplied, read_events, summarise
 from anabranch.log.events import REACHED_BY, StepDone
-from anabranch.log.pacing import Iteration
+from anabranch.log.pacing import Iteration, PaceSummary
 from anabranch.plan import loads as load_plan
 from anabranch_lab.run.scenario.tasks import Train
 from papers._trial import Outcome, Trial, WorkerOutcome
@@ -19,83 +19,108 @@ CURVE_POINTS = 120
 
 
 def outcome_of(trial: Trial, file: str, log: Path) -> Outcome:
+    """Return what the event log of a trial tells; `file` has its scenario."""
     events = [event for _, event in read_events(log)]
     run = summarise(events)
-    target = trial.scenario.task.target_accuracy
     if run.pace is not None:
-        assert run.pace.iteration_s is not None  # experiments have several iterations
-        rounds = min(len(series) for series in run.pace.iterations.values())
-        return Outcome(
-            trial.labels,
-            file,
-            rounds,
-            run.total_s,
-            run.pace.iteration_s,
-            0,
-            run.pace.at_once,
-            run.pace.blocked_s,
-            run.pace.push_s,
-            run.pace.pull_s,
-            {
-                trial.overlay.sites[site].name: _worker(series)
-                for site, series in run.pace.iterations.items()
-                if any(each.next_s is not None for each in series)
-            },
-            *_reached(trial, run, events),
-            run.final_accuracy,
-            run.accuracy[-1].at_s / len(run.accuracy) if run.accuracy else None,
-            len(load_plan(run.started.plan_json).groups) or None,
-            {run.sites[site]: accuracy for site, accuracy in run.site_accuracy.items()},
-            run.pace.mean_missed,
-            sent_bytes=None if target is None else run.bytes_to_accuracy(target),
-            curve=thinned(_curve(run)),
-            loss_fell_s=_loss_fell_s(trial, run, len(run.pace.iterations)),
-            gaps=run.pace.gaps,
-        )
+        return _served(trial, file, run, run.pace, events)
+    if trial.scenario.has_local_steps and trial.scenario.task.target_accuracy is not None:
+        return _of_local_steps(trial, run, _of_rounds(trial, file, run))
+    return _of_rounds(trial, file, run)
+
+
+def _served(
+    trial: Trial,
+    file: str,
+    run: RunSummary,
+    pace: PaceSummary,
+    events: Sequence[Event | UnknownEvent],
+) -> Outcome:
+    """Return the outcome of a run with servers."""
+    assert pace.iteration_s is not None  # experiments have several iterations
+    target = trial.scenario.task.target_accuracy
+    reached_s = None if target is None else run.time_to_accuracy_s(target)
+    return Outcome(
+        labels=trial.labels,
+        scenario_file=file,
+        rounds=min(len(series) for series in pace.iterations.values()),
+        total_s=run.total_s,
+        round_s=pace.iteration_s,
+        plans=0,
+        at_once=pace.at_once,
+        blocked_s=pace.blocked_s,
+        push_s=pace.push_s,
+        pull_s=pace.pull_s,
+        workers={
+            trial.overlay.sites[site].name: _worker(series)
+            for site, series in pace.iterations.items()
+            if any(each.next_s is not None for each in series)
+        },
+        reached_s=reached_s,
+        reached_updates=_updates_until(events, reached_s, len(pace.iterations)),
+        accuracy=run.final_accuracy,
+        look_s=run.accuracy[-1].at_s / len(run.accuracy) if run.accuracy else None,
+        trees=len(load_plan(run.started.plan_json).groups) or None,
+        accuracy_by_site={run.sites[site]: each for site, each in run.site_accuracy.items()},
+        missed=pace.mean_missed,
+        sent_bytes=None if target is None else run.bytes_to_accuracy(target),
+        curve=thinned(_curve(run)),
+        loss_fell_s=_loss_fell_s(trial, run, len(pace.iterations)),
+        gaps=pace.gaps,
+    )
+
+
+def _of_rounds(trial: Trial, file: str, run: RunSummary) -> Outcome:
+    """Return the outcome of a run without servers."""
     rounds, total_s = len(run.rounds), run.rounds[-1].at_s if run.rounds else run.total_s
     fills_time = trial.scenario.stop.after_s is not None
     round_s = total_s / max(1, rounds) if fills_time else median(run.interval_s)
     done = Outcome(trial.labels, file, rounds, total_s, round_s, len(run.plans))
+    target = trial.scenario.task.target_accuracy
     if target is not None:
-        done = replace(
+        reached_s = run.time_to_accuracy_s(target)
+        return replace(
             done,
-            reached_s=run.time_to_accuracy_s(target),
-            reached_updates=_rounds_until(run, run.time_to_accuracy_s(target)),
+            reached_s=reached_s,
+            reached_updates=_rounds_until(run, reached_s),
             sent_bytes=run.bytes_to_accuracy(target),
             accuracy=run.final_accuracy,
             loss_fell_s=_loss_fell_s(trial, run, len(run.sites)),
         )
-    elif isinstance(trial.scenario.task, Train):
-        done = replace(done, accuracy=run.final_accuracy, curve=_curve(run))
-    if target is not None and trial.scenario.has_local_steps:
-        # Sites whose models differ go on until these are averaged, though the time is over.
-        ends_s = trial.scenario.stop.after_s or math.inf
-        reached = {rule: run.time_to_accuracy_s(target, rule) for rule in REACHED_BY}
-        in_time = {rule for rule, at_s in reached.items() if at_s is not None and at_s <= ends_s}
-        if (done.reached_s or 0.0) > ends_s:
-            done = replace(done, reached_s=None, reached_updates=None, sent_bytes=None)
-        done = replace(
-            done,
-            steps=len(run.steps) / len(run.sites),
-            reached_by={rule: reached[rule] if rule in in_time else None for rule in REACHED_BY},
-            sent_by={
-                rule: run.bytes_to_accuracy(target, rule) if rule in in_time else None
-                for rule in REACHED_BY
-            },
-            curve=_curve(run),
-        )
+    if isinstance(trial.scenario.task, Train):
+        return replace(done, accuracy=run.final_accuracy, curve=_curve(run))
     return done
 
 
-def _reached(
-    trial: Trial, run: RunSummary, events: Sequence[Event | UnknownEvent]
-) -> tuple[float | None, float | None]:
+def _of_local_steps(trial: Trial, run: RunSummary, done: Outcome) -> Outcome:
+    """Add what each rule says of a run whose sites' models differ."""
     target = trial.scenario.task.target_accuracy
-    reached_s = None if target is None else run.time_to_accuracy_s(target)
-    if reached_s is None or run.pace is None:
-        return None, None
-    applied = (event.at_s for event in events if isinstance(event, UpdateApplied))
-    return reached_s, sum(at_s <= reached_s for at_s in applied) / len(run.pace.iterations)
+    assert target is not None
+    # Such sites go on until their models are averaged, though the time is over.
+    ends_s = trial.scenario.stop.after_s or math.inf
+    reached = {rule: run.time_to_accuracy_s(target, rule) for rule in REACHED_BY}
+    in_time = {rule for rule, at_s in reached.items() if at_s is not None and at_s <= ends_s}
+    if done.reached_s is not None and done.reached_s > ends_s:
+        done = replace(done, reached_s=None, reached_updates=None, sent_bytes=None)
+    return replace(
+        done,
+        steps=len(run.steps) / len(run.sites),
+        reached_by={rule: reached[rule] if rule in in_time else None for rule in REACHED_BY},
+        sent_by={
+            rule: run.bytes_to_accuracy(target, rule) if rule in in_time else None
+            for rule in REACHED_BY
+        },
+        curve=_curve(run),
+    )
+
+
+def _updates_until(
+    events: Sequence[Event | UnknownEvent], at_s: float | None, workers: int
+) -> float | None:
+    """Return how many updates of each worker were applied by a time, on average."""
+    if at_s is None:
+        return None
+    return sum(isinstance(each, UpdateApplied) and each.at_s <= at_s for each in events) / workers
 
 
 def _curve(run: RunSummary) -> tuple[tuple[float, float], ...]:
