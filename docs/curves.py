@@ -21,7 +21,7 @@ SHOWN = re.compile(r"!\[[^]]*\]\((\S+)\.svg\)")
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 COLOURS = (
     *("#2f7ed8", "#e8743b", "#19a979", "#bf399e", "#d9a400"),
-    *("#6c8893", "#8d6bd1", "#a3622c", "#111111", "#e35d6a"),
+    *("#8d6bd1", "#6c8893", "#a3622c", "#111111", "#e35d6a"),
 )
 _GREY = "#808080"
 _PANEL = 340, 240  # of its axes, pixels
