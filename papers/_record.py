@@ -50,6 +50,7 @@ class Store(Protocol):
 
 
 _fields = cache(msgspec.structs.fields)  # compiles annotations at each call
+_AS_THEY_ARE = {str, int, bool, type(None)}  # most values, so they are looked for first
 
 
 def written(settings: Any, names: set[str], language: Collection[str] | None = None) -> str:
@@ -63,6 +64,8 @@ def written(settings: Any, names: set[str], language: Collection[str] | None = N
     """
 
     def write(value: Any) -> Any:
+        if type(value) in _AS_THEY_ARE:
+            return value
         if isinstance(value, msgspec.Struct):
             found = {"": type(value).__name__}
             for each in _fields(type(value)):
