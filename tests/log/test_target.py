@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from anabranch.log import summarise
-from anabranch.log.events import Evaluated, LinkBytes, ReachedBy, RunStarted
+from anabranch.log.events import Evaluated, LinkBytes, ReachedBy, RoundDone, RunStarted
 from anabranch.log.target import Target
 
 # (seconds, site, accuracy): the first is there at 2 s, the mean at 4, all at 6.
@@ -53,6 +53,26 @@ def test_the_mean_of_a_window_must_be_there(
     rule = Target(0.9, "first", sites=1, window_s=window_s)
     assert next(each.at_s for each in told if rule.is_reached(each)) == at_s
     assert summarise([start(window_s=window_s), *told]).time_to_accuracy_s(0.9) == at_s
+
+
+def test_a_window_has_the_same_evaluations_for_the_summary_as_for_the_rule_that_ended_the_run(
+    start: Callable[..., RunStarted],
+) -> None:
+    # A round ends after its model is evaluated. By the ends 0.8 would be in the last window too.
+    made_s, ends_s, seen = (1.0, 2.0, 4.1), (1.3, 2.3, 4.2), (0.7, 0.8, 0.9)
+    told = [
+        Evaluated(at_s=at_s, site=0, round=round, accuracy=accuracy)
+        for round, (at_s, accuracy) in enumerate(zip(made_s, seen, strict=True), 1)
+    ]
+    done = [
+        RoundDone(at_s=at_s, site=site, round=round, version=1, seconds=1.0, checksum=None)
+        for round, at_s in enumerate(ends_s, 1)
+        for site in range(4)
+    ]
+    rule = Target(0.9, "first", sites=1, window_s=2.0)
+    assert [rule.is_reached(each) for each in told] == [False, False, True]
+    run = summarise([start(window_s=2.0), *told, *done])
+    assert run.time_to_accuracy_s(0.9) == 4.2
 
 
 def test_a_window_of_losses_holds_out_a_single_low_one() -> None:

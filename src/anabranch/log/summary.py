@@ -254,9 +254,11 @@ class RunSummary:
         """
         window_s = self.started.window_s
         if not any(event.step is not None for event in self.evaluated):
+            # The window holds evaluations by their own times, as it did when the run was stopped.
             rule = Target(target, "first", sites=1, window_s=window_s)
-            points = self.accuracy
-            return next((p.at_s for p in points if rule.is_reached_by(0, p.accuracy, p.at_s)), None)
+            reached = next((event for event in self.evaluated if rule.is_reached(event)), None)
+            ends = {} if self.pace else {point.round: point.at_s for point in self.accuracy}
+            return None if reached is None else ends.get(reached.round, reached.at_s)
         gone = {event.site for event in self.lost if event.goes_on}
         sites = len({event.site for event in self.evaluated} - gone)
         by = reached_by or self.started.reached_by
