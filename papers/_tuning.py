@@ -25,7 +25,6 @@ Make = Callable[[float, int, float], Trial]
 
 _HIGHEST = 16  # times the first rate
 _LOWEST = 1 / 16  # of the first rate
-_BEFORE_GIVING_UP = 3  # rates of a setting, all of which take much longer than the best
 _PATIENCE = 1.25
 
 
@@ -78,9 +77,10 @@ def search(
 ) -> Search[Setting]:
     """Search a scheme's settings for the least mean time over seeds; each gets its own best rate.
 
-    Rates are tried in factors of two: upwards while that helps, else downwards. They begin with the
-    first rate, and in later settings with the best one so far. There a lower rate is tried once
-    where both others take much longer than the best setting does.
+    Rates are tried in factors of two, until both neighbours of the best one are worse. A setting
+    begins with the best rate of earlier settings and with the first one: batches of other sizes may
+    need other rates. It is given up where these and their neighbours all take much longer than the
+    best setting does.
 
     Args:
         settings: tried in order.
@@ -112,25 +112,33 @@ def _rates(
         own[rate] = sum(times_s)
         return Tuned(setting, rate, times_s) if own[rate] < sum(best.times_s) else best
 
-    def is_best(rate: float) -> bool:
-        return own[rate] == min(own.values()) < math.inf
+    def none_reaches() -> bool:
+        return not any(map(math.isfinite, own.values()))
 
-    def goes_on() -> bool:
-        known = min(own.values()) < math.inf
-        return known or is_first or len(own) < _BEFORE_GIVING_UP
-
-    best = yield from attempt(best.rate)
-    best = yield from attempt(2 * max(own))
-    while is_best(max(own)) and max(own) < _HIGHEST * first:
-        best = yield from attempt(2 * max(own))
-    while not is_best(max(own)) and _falls(own) and min(own) > _LOWEST * first and goes_on():
+    starts = best.rate, first
+    for rate in dict.fromkeys(factor * start for factor in (1, 2, 0.5) for start in starts):
+        if none_reaches():
+            best = yield from attempt(rate)
+    while is_first and none_reaches() and min(own) > _LOWEST * first:
         best = yield from attempt(min(own) / 2)
+    while (neighbour := _untried_neighbour(own, first)) is not None:
+        best = yield from attempt(neighbour)
     return best
 
 
-def _falls(own: Mapping[float, float]) -> bool:
-    """Return whether a lower rate may be better: the lowest is the best, or none is known."""
-    return own[min(own)] == min(own.values())
+def _untried_neighbour(own: Mapping[float, float], first: float) -> float | None:
+    """Return a rate beside the best one, the higher first; None if none is left.
+
+    >>> _untried_neighbour({0.4: 9.0}, 0.4), _untried_neighbour({0.4: 9.0, 0.8: 11.0}, 0.4)
+    (0.8, 0.2)
+    >>> _untried_neighbour({0.4: 9.0, 0.8: 11.0, 0.2: 12.0}, 0.4)
+    """
+    least_s = min(own.values())
+    if math.isinf(least_s):
+        return None
+    best = [rate for rate, each_s in own.items() if each_s == least_s]
+    beside = (rate for rate in (2 * max(best), min(best) / 2) if rate not in own)
+    return next((rate for rate in beside if _LOWEST <= rate / first <= _HIGHEST), None)
 
 
 def together(

@@ -191,8 +191,8 @@ SCHEMES: Mapping[str, tuple[Setting, ...]] = {
     "NetStorm pro": (Setting("", _PRO),),
     "R²SP": (Setting("", {"route": Fapt(roots=1), "pace": R2sp()}),),
     "HAAF": (Setting("", _HAAF),),
-    "every k steps": (_every(4), _every(16)),
-    "DiLoCo": (_diloco(4), _diloco(16)),
+    "every k steps": (_every(4), _every(16), _every(64)),
+    "DiLoCo": (_diloco(4), _diloco(16), _diloco(64)),
     "gossip in pairs": (_pairs(1), _pairs(8)),
     "asynchronous PS": (Setting("", {"route": Fapt(roots=1), "pace": Asp()}),),
 }

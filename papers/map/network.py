@@ -27,17 +27,18 @@ _QUICK_NOTE = (
 _NOTE = (
     f"A perceptron with 32 hidden units on 8 x 8 digits, labels dealt by Dirichlet alpha = "
     f"{setting.ALPHA:g}, {setting.BATCH} samples a batch on average, which a site of mean speed "
-    f"computes in {setting.STEP_S:g} s; jitter 5 %. The target is {setting.TARGET:.0%} of held-out "
-    "samples, in the mean of the evaluations in a sixtieth of the longest time of a run, and over "
-    "the sites' models where these differ. Where models are averaged with a period, they are "
-    "evaluated at its end alone; gossip's, every four or eight steps. Each scheme has the setting, "
-    "batches and learning rate that were best on two other seeds. Times and bytes are medians of "
-    f"{_SEEDS} seeds, the least to the most in parentheses; bytes are of all links until the "
-    "target. A scheme is first if it reaches the target with all seeds, in the "
-    "least geometric mean of times. Margins are geometric means of ratios, seed by seed, with "
-    "intervals of Student's t on their logarithms, all of which hold with 95 % (Bonferroni). A run "
-    "that misses the target counts as if it had reached it at its end. A rival whose interval "
-    "reaches 1 is not told apart from the first; with such a rival, none is first."
+    f"computes in {setting.STEP_S:g} s; jitter 5 %. R²SP's rule may make batches larger. The "
+    f"target is {setting.TARGET:.0%} of held-out samples, in the mean of the evaluations in a "
+    "sixtieth of the longest time of a run, and over the sites' models where these differ. Where "
+    "models are averaged with a period, they are evaluated at its end alone; gossip's, every four "
+    "or eight steps. Each scheme has the setting, batches and learning rate that were best on two "
+    f"other seeds. Times and bytes are medians of {_SEEDS} seeds, the least to the most in "
+    "parentheses; bytes are of all links until the target. A scheme is first if it reaches the "
+    "target with all seeds, in the least geometric mean of times. Margins are geometric means of "
+    "ratios, seed by seed, with intervals of Student's t on their logarithms; those of a cell hold "
+    "together with 95 % (Bonferroni). A run that misses the target counts as if it had reached it "
+    "at the longest time. A rival whose interval reaches 1 is not told apart from the first; with "
+    "such a rival, none is first."
 )
 
 Cell = tuple[float, str]
@@ -52,7 +53,7 @@ class Verdict:
         first: the scheme with the least mean time; empty if none reaches the target with all seeds.
         margins: how many times as long each other scheme takes that reaches it with any seed: the
             geometric mean and the bounds of its interval, the least first. A run that does not
-            reach it counts as if it had at its end, so these are at least so large.
+            reach it counts as if it had at the longest time, so these are at least so large.
         missed: with how many seeds such schemes do not reach it, where with any.
     """
 
@@ -228,7 +229,7 @@ def _bytes(runs: Sequence[Outcome], name: str) -> str:
 def _drawn(found: Verdict, of: Mapping[str, Sequence[Outcome]], name: str) -> dict[str, Any]:
     """Return a cell of the picture: the name of its colour, if one is first, and its lines."""
     if not found.first:
-        return {"name": "", "lines": ["none reaches it"]}
+        return {"name": "", "lines": ["none with all seeds"]}
     lines = [found.first, f"{spread(list(map(_seconds, of[found.first])), '.4g')} s"]
     lines.append(_bytes(of[found.first], name))
     if found.alike:

@@ -86,7 +86,7 @@ def test_models_that_are_averaged_with_a_period_are_evaluated_at_its_end(tmp_pat
     letters = {name: k for (scheme, name), k in looked.items() if "gossip" in scheme}
     assert letters == {"a letter a step": 4, "a letter every 8 steps": 8}
     others = {name: k for (scheme, name), k in looked.items() if "gossip" not in scheme}
-    assert others == {"": 1, "k = 4": 4, "k = 16": 16}
+    assert others == {"": 1, "k = 4": 4, "k = 16": 16, "k = 64": 64}
 
 
 @pytest.mark.parametrize("gini", [0.3, 0.6])

@@ -52,6 +52,14 @@ def test_where_none_gets_there_the_first_setting_has_the_first_rate() -> None:
     assert {each.rate for each in made} == {0.025, 0.05, 0.1, 0.2, 0.4, 0.8}
 
 
+def test_a_setting_whose_rates_are_others_is_tried_at_its_own() -> None:
+    times_s = {("tuned", 0.1): 70.0, ("equal", 0.8): 30.0, ("equal", 1.6): 40.0}
+    best, made = found(["tuned", "equal"], lambda of: times_s.get((of.setting, of.rate)))
+    assert (best.setting, best.rate) == ("equal", 0.8)
+    of_equal = [each.rate for each in made if each.setting == "equal"]
+    assert list(dict.fromkeys(of_equal)) == [0.1, 0.4, 0.2, 0.8, 1.6]
+
+
 def test_a_rate_that_fails_on_one_seed_does_not_win() -> None:
     def times_s(of: Wanted[str]) -> float | None:
         lucky = {0.4: 80.0, 0.8: 60.0, 1.6: 90.0}
@@ -63,12 +71,12 @@ def test_a_rate_that_fails_on_one_seed_does_not_win() -> None:
     assert {each.rate for each in made} == {0.2, 0.4, 0.8}
 
 
-def test_a_later_setting_begins_with_the_best_rate_so_far() -> None:
+def test_a_later_setting_begins_with_the_best_rate_so_far_and_with_the_first() -> None:
     times_s = {"a": {0.4: 90.0, 0.8: 80.0, 1.6: 70.0}, "b": {3.2: 50.0}, "c": {}}
     best, made = found(["a", "b", "c"], lambda of: times_s[of.setting].get(of.rate))
     assert best == Tuned("b", 3.2, (50.0, 50.0))
-    assert [each.rate for each in made if each.setting == "b"][::2] == [1.6, 3.2, 6.4]
-    assert [each.rate for each in made if each.setting == "c"][::2] == [3.2, 6.4, 1.6]
+    assert [each.rate for each in made if each.setting == "b"][::2] == [1.6, 0.4, 3.2, 6.4]
+    assert [each.rate for each in made if each.setting == "c"][::2] == [3.2, 0.4, 6.4, 0.8, 1.6, 0.2]
 
 
 def test_searches_advance_together() -> None:
