@@ -76,7 +76,14 @@ def test_a_later_setting_begins_with_the_best_rate_so_far_and_with_the_first() -
     best, made = found(["a", "b", "c"], lambda of: times_s[of.setting].get(of.rate))
     assert best == Tuned("b", 3.2, (50.0, 50.0))
     assert [each.rate for each in made if each.setting == "b"][::2] == [1.6, 0.4, 3.2, 6.4]
-    assert [each.rate for each in made if each.setting == "c"][::2] == [3.2, 0.4, 6.4, 0.8, 1.6, 0.2]
+    assert [each.rate for each in made if each.setting == "c"][::2] == [
+        3.2,
+        0.4,
+        6.4,
+        0.8,
+        1.6,
+        0.2,
+    ]
 
 
 def test_searches_advance_together() -> None:
