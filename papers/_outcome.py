@@ -24,9 +24,10 @@ def outcome_of(trial: Trial, file: str, log: Path) -> Outcome:
     run = summarise(events)
     if run.pace is not None:
         return _served(trial, file, run, run.pace, events)
-    if trial.scenario.has_local_steps and trial.scenario.task.target_accuracy is not None:
-        return _of_local_steps(trial, run, _of_rounds(trial, file, run))
-    return _of_rounds(trial, file, run)
+    done, target = _of_rounds(trial, file, run), trial.scenario.task.target_accuracy
+    if trial.scenario.has_local_steps and target is not None:
+        return _of_local_steps(run, done, target, trial.scenario.stop.after_s or math.inf)
+    return done
 
 
 def _served(
@@ -92,12 +93,11 @@ def _of_rounds(trial: Trial, file: str, run: RunSummary) -> Outcome:
     return done
 
 
-def _of_local_steps(trial: Trial, run: RunSummary, done: Outcome) -> Outcome:
-    """Add what each rule says of a run whose sites' models differ."""
-    target = trial.scenario.task.target_accuracy
-    assert target is not None
-    # Such sites go on until their models are averaged, though the time is over.
-    ends_s = trial.scenario.stop.after_s or math.inf
+def _of_local_steps(run: RunSummary, done: Outcome, target: float, ends_s: float) -> Outcome:
+    """Add what each rule says of a run whose sites' models differ.
+
+    Such sites go on until their models are averaged, though the time is over at `ends_s`.
+    """
     reached = {rule: run.time_to_accuracy_s(target, rule) for rule in REACHED_BY}
     in_time = {rule for rule, at_s in reached.items() if at_s is not None and at_s <= ends_s}
     if done.reached_s is not None and done.reached_s > ends_s:
