@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from statistics import fmean, median, stdev
+from typing import TypeVar
+
+Value = TypeVar("Value")
 
 
 def compared(ours_s: Sequence[float], theirs_s: Sequence[float]) -> str:
@@ -34,6 +37,17 @@ def compared(ours_s: Sequence[float], theirs_s: Sequence[float]) -> str:
 def or_never(at_s: float | None) -> float:
     """Return when something came to pass; infinite for None."""
     return math.inf if at_s is None else at_s
+
+
+def known(value: Value | None, what: str) -> Value:
+    """Return a value that a run must have measured.
+
+    Raises:
+        ValueError: it did not.
+    """
+    if value is None:
+        raise ValueError(f"a run has not measured {what}")
+    return value
 
 
 def spread(

@@ -29,6 +29,7 @@ from anabranch_lab.run.scenario import Scenario, Serve, Simulation, Stop
 from anabranch_lab.run.scenario.tasks import Train
 from anabranch_lab.tasks.partition import Dirichlet
 from anabranch_lab.tasks.sampling import Resampled
+from papers._compare import known
 from papers._lab import Lab, events_of
 from papers._trial import Label, Outcome, Trial
 from papers._tuning import best_rates
@@ -396,7 +397,8 @@ def tuned(lab: Lab, how: Scheme, case: Case) -> Tuned:
     if math.isinf(sum(found[name].times_s)):
         tried = sorted({float(each.labels["rate"]) for each in log[name]})
         raise ValueError(f"{name}: no rate of {tried} reaches the target; set a lower target")
-    return Tuned(found[name].rate, max((each.trees or 0 for each in log[name]), default=0))
+    trees = [each.trees for each in log[name] if each.trees is not None]
+    return Tuned(found[name].rate, max(trees, default=0))
 
 
 def tuned_forests(lab: Lab, case: Case) -> dict[str, float]:
@@ -447,7 +449,7 @@ def forests(
     found = run(ANY_TREES, None, cases)
     same = [
         each.aborted is None
-        and (each.trees or 0) <= FEW
+        and known(each.trees, "trees") <= FEW
         and rates[FEW_TREES][case.gini] == rates[ANY_TREES][case.gini]
         for case, each in zip(cases, found, strict=True)
     ]

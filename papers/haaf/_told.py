@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from papers._compare import bound, compared, interval, or_never, ratio_interval, spread
+from papers._compare import bound, compared, interval, known, or_never, ratio_interval, spread
 from papers._result import Row
 from papers._trial import Label, Outcome, chosen
 
@@ -100,7 +100,7 @@ def _diverged(whole: int, of: int) -> str:
 
 def finals(runs: Sequence[Outcome]) -> list[float]:
     """Return the accuracies of runs' final models, percent."""
-    return [100 * (run.accuracy or 0.0) for run in runs]
+    return [100 * known(run.accuracy, "accuracy") for run in runs]
 
 
 def more(ours: Sequence[float], theirs: Sequence[float], form: str = "+.1f") -> str:
@@ -135,7 +135,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
 
 def trees(runs: Sequence[Outcome]) -> str:
     """Return how many trees the forests of runs have."""
-    found = [each.trees or 0 for each in runs if each.aborted is None]
+    found = [known(each.trees, "trees") for each in runs if each.aborted is None]
     return spread(found, ".3g") if found else "all diverged"
 
 

@@ -79,7 +79,8 @@ def _of_awareness(field: str, values: Sequence[float]) -> Callable[[System], _Sy
 
 def _measures(awareness: Passive, system: System) -> bool:
     """Return whether chunks are large enough to be measured; else the scenario is refused."""
-    return (awareness.probe_chunk_elements or 0) <= system.chunk_elements
+    least = awareness.probe_chunk_elements
+    return least is None or least <= system.chunk_elements
 
 
 _SWEEPS = {

@@ -29,6 +29,7 @@ from anabranch.period import Every
 from anabranch.plan import Star
 from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Exchange
+from papers._compare import known
 from papers._lab import events_of
 from papers.r2sp import _setting as setting
 
@@ -218,7 +219,7 @@ def observe(case: Case, data_dir: Path | None = None, draws: bool = False) -> Se
             went[event.at_s] += 1
     turns = sorted(at_s for at_s, together in went.items() if together > 1)
     gaps_s = [after - before for before, after in pairwise(turns)]
-    round_s = fmean((each.next_s or 0.0) - each.went_s for each in whole)
+    round_s = fmean(known(each.next_s, "the end of a round") - each.went_s for each in whole)
     carried = _carried_bps(case, whole)
     seen = Seen(
         round_s,

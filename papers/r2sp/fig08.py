@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from statistics import fmean
 
+from papers._compare import known
 from papers._experiment import Experiment
 from papers._lab import Lab
 from papers._picture import picture
@@ -114,7 +115,7 @@ def _simulated(lab: Lab) -> Result:
             )
     for name in PACES:
         runs = chosen(outcomes, model=VGG16.name, pace=name)
-        at_once = setting.spread([each.at_once or 0.0 for each in runs], ".0%")
+        at_once = setting.spread([known(each.at_once, "at_once") for each in runs], ".0%")
         why = _WHY if name in ("ASP", "SSP") else ""
         about = f"VGG16: gaps between updates that are zero under {name}"
         rows.append(Row(about, _AT_ONCE[name], at_once, why, seeds=f"{len(seeds)}"))

@@ -10,6 +10,7 @@ import msgspec
 
 from anabranch.fleet import Lognormal
 from anabranch.pace import R2sp
+from papers._compare import known
 from papers._experiment import Experiment
 from papers._lab import Lab
 from papers._picture import picture
@@ -114,7 +115,7 @@ def _times_s(outcomes: Sequence[Outcome], **about: Label) -> list[float]:
 
 
 def _blocked_s(outcomes: Sequence[Outcome], **about: Label) -> list[float]:
-    return [each.blocked_s or 0.0 for each in chosen(outcomes, **about)]
+    return [known(each.blocked_s, "blocked_s") for each in chosen(outcomes, **about)]
 
 
 EXPERIMENTS = (Experiment("r2sp/fig13", "the relaxation factor, and jitter", _make),)

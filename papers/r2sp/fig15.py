@@ -28,6 +28,7 @@ from anabranch.plan import Star
 from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Train
 from anabranch_lab.tasks.partition import MixedDirichlet
+from papers._compare import known
 from papers._experiment import Experiment
 from papers._lab import Lab, events_of
 from papers._picture import middle, picture
@@ -326,7 +327,7 @@ def _accuracies(runs: Sequence[Trained], beside: Sequence[Trained], rounds: int)
 
 
 def _barred(runs: Sequence[Trained]) -> str:
-    outlier, other = ([run.cosines[k] or 0.0 for run in runs] for k in (0, 1))
+    outlier, other = ([known(run.cosines[k], "cosines") for run in runs] for k in (0, 1))
     return (
         f"the filter bars {fmean(run.barred for run in runs):.0f} clients, "
         f"{fmean(run.right for run in runs):.0f} of them outliers; "

@@ -13,6 +13,7 @@ from anabranch.plan import Star
 from anabranch_lab.run.scenario import Scenario, Serve, Stop
 from anabranch_lab.run.scenario.tasks import Train
 from anabranch_lab.tasks.adversaries import AnyAdversaries, LabelFlip, Noise, Scaled
+from papers._compare import known
 from papers._experiment import Experiment
 from papers._lab import Lab
 from papers._result import Result, Row
@@ -84,7 +85,7 @@ def _make(lab: Lab) -> Result:
     for kind, share in cases:
         for rule in RULES:
             runs = chosen(outcomes, rule=rule, kind=kind, share=share)
-            found = [each.accuracy or 0.0 for each in runs]
+            found = [0.0 if each.aborted else known(each.accuracy, "accuracy") for each in runs]
             rows.append(
                 Row(
                     f"{kind}, {share:.0%}: {rule}",
