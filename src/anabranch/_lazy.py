@@ -1,4 +1,4 @@
-"""Packages that load a module of theirs when a name of it is first used.
+"""Packages that load a module of theirs when a name of it is first used; modules that are loaded.
 
 A package's ``__init__`` lists its names for users' convenience. If it imported them all, a site's
 process would load each planner and each report for the sake of one small value. It says instead
@@ -17,6 +17,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from typing import Any
 
 
 def lazy(
@@ -42,3 +43,10 @@ def lazy(
         return list(sys.modules[package].__all__)
 
     return load, names
+
+
+def loaded(name: str) -> Any:
+    """Return a module; None where it is not loaded, or another thread is still loading it."""
+    module = sys.modules.get(name)
+    is_loading = getattr(getattr(module, "__spec__", None), "_initializing", False)
+    return None if is_loading else module

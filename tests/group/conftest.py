@@ -1,11 +1,17 @@
-"""What holds after each file of this folder."""
+"""What holds after each file of this folder, and processes that start at once."""
 
 from __future__ import annotations
 
+import multiprocessing.connection
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
+
+from anabranch.group import _local
+
+from ..forked import forking
 
 
 def named() -> set[threading.Thread]:
@@ -18,3 +24,12 @@ def no_thread_is_left() -> Iterator[None]:
     before = named()
     yield
     assert named() <= before
+
+
+@pytest.fixture
+def spawned_by_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `spawn` fork its processes from one that has imported PyTorch."""
+    forks = SimpleNamespace(
+        get_context=lambda method: forking(), connection=multiprocessing.connection
+    )
+    monkeypatch.setattr(_local, "multiprocessing", forks)

@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-import multiprocessing.connection
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import anabranch
 from anabranch import Group, RunAborted
-from anabranch.group import _local
 from anabranch.log.journal import Journal
 
-from ..forked import forking
 from ..threads import Threads
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # processes
 SITES = 3
-
-
-@pytest.fixture
-def forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `spawn` fork its processes from one that has imported PyTorch."""
-    forks = SimpleNamespace(
-        get_context=lambda method: forking(), connection=multiprocessing.connection
-    )
-    monkeypatch.setattr(_local, "multiprocessing", forks)
 
 
 def fail_at_one(group: Group) -> None:
@@ -54,40 +40,17 @@ def test_a_function_that_raises_is_named_with_its_traceback() -> None:
     assert "in fail_at_one" in text
 
 
-def exchange_halves(group: Group) -> tuple[bool, float]:
-    was_imported = "torch" in sys.modules  # before any chunk must be converted
+def exchange_arrays(group: Group) -> tuple[bool, float, float]:
     values = np.full(1000, group.rank + 0.5, np.float32)
+    halves = values.astype(np.float16)
     group.all_reduce(values, wire="bfloat16")
-    return was_imported, float(values[0])
+    group.all_reduce(halves)
+    group.broadcast(halves)
+    return "torch" in sys.modules, float(values[0]), float(halves[0])
 
 
-def test_what_converts_halves_is_imported_before_a_loop_would_have_to_wait_for_it() -> None:
-    assert anabranch.spawn(exchange_halves, SITES) == [(True, 1.5)] * SITES
-
-
-def stop_in_the_block_at_one(group: Group) -> tuple[tuple[str, ...], list[float]]:
-    model = torch.nn.Linear(2, 1, bias=False)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    sites: tuple[str, ...] = ()
-    with suppress(KeyboardInterrupt):
-        with anabranch.DiLoCo(model, optimizer, group, every=3, delay=1):
-            for step in range(30):
-                if group.site == "site1" and step == 13:
-                    os.kill(os.getpid(), signal.SIGINT)
-                    time.sleep(60.0)  # the signal ends it
-                model(torch.full((1, 2), 0.1 * group.index + 0.1)).square().mean().backward()
-                optimizer.step()
-                optimizer.zero_grad()
-        sites = group.sites
-    return sites, model.weight.flatten().tolist()
-
-
-@pytest.mark.usefixtures("forked")
-def test_ctrl_c_in_a_block_is_that_process_s_loss_and_the_others_average_on() -> None:
-    one, stopped, other = anabranch.spawn(stop_in_the_block_at_one, SITES)
-    assert one == other
-    assert one[0] == ("site0", "site2")
-    assert stopped[0] == ()
+def test_a_process_that_exchanges_arrays_loads_no_pytorch() -> None:
+    assert anabranch.spawn(exchange_arrays, SITES) == [(False, 1.5, 1.5)] * SITES
 
 
 def die_with_a_child_at_one(group: Group, folder: str) -> None:
@@ -103,7 +66,7 @@ def die_with_a_child_at_one(group: Group, folder: str) -> None:
     group.barrier()
 
 
-@pytest.mark.usefixtures("forked")
+@pytest.mark.usefixtures("spawned_by_fork")
 def test_a_process_that_dies_is_missed_though_a_child_of_it_lives_on(tmp_path: Path) -> None:
     not_over = tmp_path / "not over"
     not_over.touch()
@@ -133,7 +96,7 @@ def fork_and_call(group: Group) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-@pytest.mark.usefixtures("forked")
+@pytest.mark.usefixtures("spawned_by_fork")
 def test_a_process_that_was_forked_is_told_that_it_has_no_part_in_the_group() -> None:
     assert anabranch.spawn(fork_and_call, 2) == [7, 7]
 
@@ -227,39 +190,14 @@ def return_at_one(group: Group, where: str) -> Any:
 
 
 @pytest.mark.parametrize(("where", "why"), [("here", "not this one"), ("there", "by zero")])
-@pytest.mark.usefixtures("forked")
+@pytest.mark.usefixtures("spawned_by_fork")
 def test_a_result_that_cannot_be_sent_is_named(where: str, why: str) -> None:
     with pytest.raises(RunAborted, match=rf"(?s)site1.*{why}"):
         anabranch.spawn(return_at_one, 2, [where])
 
 
-def return_tensors(group: Group, add: torch.Tensor) -> dict[str, Any]:
-    add += group.rank  # a copy: neither the caller's nor the other site's
-    return {
-        "added": add,
-        "parameter": torch.nn.Parameter(torch.ones(2) * group.rank),
-        "halves": torch.ones(3, dtype=torch.bfloat16),
-        "whole": torch.arange(3),
-        "large": torch.full((30_000_000,), float(group.rank)),
-        "array": np.full(3, group.rank),
-    }
-
-
-def test_tensors_come_back_by_value_and_go_there_by_value() -> None:
-    add = torch.zeros(2)
-    found = anabranch.spawn(return_tensors, 2, [add])
-    assert add.tolist() == [0.0, 0.0]
-    for rank, each in enumerate(found):
-        assert each["added"].tolist() == [rank, rank]
-        assert isinstance(each["parameter"], torch.nn.Parameter)
-        assert each["halves"].dtype == torch.bfloat16
-        assert each["whole"].tolist() == [0, 1, 2]
-        assert each["large"].mean() == rank
-        assert each["array"].tolist() == [rank] * 3
-
-
 NO_FILE = """
-import torch, anabranch
+import numpy as np, anabranch
 
 class Found:
     def __init__(self, total):
@@ -268,7 +206,7 @@ class Found:
 scale = 10.0
 
 def train(group):
-    total = torch.full((2,), scale * (1 + group.rank))
+    total = np.full(2, scale * (1 + group.rank), np.float32)
     group.all_reduce(total, op="sum")
     return Found(total)
 

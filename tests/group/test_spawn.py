@@ -1,7 +1,14 @@
-"""Processes of a group train as one would alone."""
+"""Processes of a group that use PyTorch train as one would alone, and return tensors."""
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
@@ -58,3 +65,53 @@ def test_sites_train_as_one_process_with_the_whole_batch_does() -> None:
         compute_gradients(model, *make_batch(step))
         optimiser.step()
     assert found[0] == pytest.approx(parameters_of(model), rel=1e-4, abs=1e-5)
+
+
+def stop_in_the_block_at_one(group: Group) -> tuple[tuple[str, ...], list[float]]:
+    model = torch.nn.Linear(2, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    sites: tuple[str, ...] = ()
+    with suppress(KeyboardInterrupt):
+        with anabranch.DiLoCo(model, optimizer, group, every=3, delay=1):
+            for step in range(30):
+                if group.site == "site1" and step == 13:
+                    os.kill(os.getpid(), signal.SIGINT)
+                    time.sleep(60.0)  # the signal ends it
+                model(torch.full((1, 2), 0.1 * group.index + 0.1)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        sites = group.sites
+    return sites, model.weight.flatten().tolist()
+
+
+@pytest.mark.usefixtures("spawned_by_fork")
+def test_ctrl_c_in_a_block_is_that_process_s_loss_and_the_others_average_on() -> None:
+    one, stopped, other = anabranch.spawn(stop_in_the_block_at_one, SITES)
+    assert one == other
+    assert one[0] == ("site0", "site2")
+    assert stopped[0] == ()
+
+
+def return_tensors(group: Group, add: torch.Tensor) -> dict[str, Any]:
+    add += group.rank  # a copy: neither the caller's nor the other site's
+    return {
+        "added": add,
+        "parameter": torch.nn.Parameter(torch.ones(2) * group.rank),
+        "halves": torch.ones(3, dtype=torch.bfloat16),
+        "whole": torch.arange(3),
+        "large": torch.full((30_000_000,), float(group.rank)),
+        "array": np.full(3, group.rank),
+    }
+
+
+def test_tensors_come_back_by_value_and_go_there_by_value() -> None:
+    add = torch.zeros(2)
+    found = anabranch.spawn(return_tensors, 2, [add])
+    assert add.tolist() == [0.0, 0.0]
+    for rank, each in enumerate(found):
+        assert each["added"].tolist() == [rank, rank]
+        assert isinstance(each["parameter"], torch.nn.Parameter)
+        assert each["halves"].dtype == torch.bfloat16
+        assert each["whole"].tolist() == [0, 1, 2]
+        assert each["large"].mean() == rank
+        assert each["array"].tolist() == [rank] * 3

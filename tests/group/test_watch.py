@@ -376,6 +376,19 @@ def test_a_step_without_a_mean_is_not_counted() -> None:
     assert (told.step, told.is_first) == (1, True)
 
 
+def test_a_watch_from_before_pytorch_was_loaded_sees_steps_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as early:
+        early.setattr(_watch, "loaded", lambda name: None)
+        watch = Watch()
+    watch.averaged([np.ones(3, np.float32)])
+    assert watch not in _watch._watching
+    model = net(0)
+    stepped(watch, torch.optim.SGD(model.parameters(), 1e-6), model)
+    assert watch.take() is not None
+
+
 def test_memory_of_a_mean_that_was_freed_makes_no_mean_of_what_comes_there() -> None:
     watch, memory = Watch(), np.ones(3, np.float32)
     parameter = nn.Parameter(torch.zeros(3))

@@ -41,16 +41,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial, wraps
-from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from anabranch.exchange._halves import to_float32, to_halves
 from anabranch.exchange.terms import EXTREMES, Op, Wire
 from anabranch.plan import Chunk
-
-if TYPE_CHECKING:
-    import torch
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -512,7 +510,7 @@ class Arithmetic:
             return np.frombuffer(data, np.int16).astype(np.float32)
         if self.wire == Wire.INT8:
             return np.frombuffer(data, np.int8).astype(np.float32)
-        return _tensor(data, self.wire).float().numpy()
+        return to_float32(data, self.wire)
 
     def encode(self, values: Floats) -> memoryview:
         """Return the wire bytes of values; for float32 the values' own memory.
@@ -529,23 +527,7 @@ class Arithmetic:
         if self.wire == Wire.INT8:
             check_integers(values)
             return values.astype(np.int8).data.cast("B")
-        import torch
-
-        data = torch.from_numpy(values).to(_torch_type(self.wire)).view(torch.int16)
-        return data.numpy().data.cast("B")
-
-
-def _torch_type(wire: Wire) -> torch.dtype:
-    import torch
-
-    return torch.float16 if wire == Wire.FLOAT16 else torch.bfloat16
-
-
-def _tensor(data: memoryview, wire: Wire) -> torch.Tensor:
-    import torch
-
-    # PyTorch warns about read-only memory, which some networks deliver. So that is copied.
-    return torch.frombuffer(bytearray(data) if data.readonly else data, dtype=_torch_type(wire))
+        return to_halves(values, self.wire)
 
 
 @lru_cache

@@ -79,10 +79,6 @@ class Member:
     """
 
     def __init__(self, door: Door, credentials: Credentials | None) -> None:
-        # PyTorch converts halves in the loop's thread. An import there would stop the loop for
-        # seconds, and the other sites would give this one up.
-        import torch  # noqa: F401
-
         self._networks = Networks(DATA_LIMITS, credentials)
         self.thread = LoopThread(f"anabranch {door.name}")
         self._closed = False

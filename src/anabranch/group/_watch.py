@@ -25,6 +25,9 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
+from anabranch._lazy import loaded
 from anabranch.net.messages import Model
 
 _SAMPLED = 1 << 16  # elements of a model in its checksum
@@ -50,18 +53,23 @@ class Watch:
         self._model: Model | None = None
         self._means = 0  # before the first comparison
         self._has_compared = False
-        _begin(self)
+        if loaded("torch"):  # else with the first averaged tensor
+            _begin(self)
 
     def averaged(self, given: Iterable[Any]) -> None:
         """Record averaged tensors, which may be gradients; skip arrays, which cannot be."""
         self._means += 1
-        from torch import Tensor, nn, strided
-        from torch.multiprocessing.reductions import StorageWeakRef
-
         if self._has_stepped or len(self._averaged) > _MOST_GRADIENTS:
             self._averaged.clear()
             self._has_stepped = False
-        for each in given:
+        tensors = [each for each in given if not isinstance(each, np.ndarray)]
+        if not tensors:
+            return
+        from torch import Tensor, nn, strided
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        _begin(self)
+        for each in tensors:
             if type(each) in (Tensor, nn.Parameter) and each.layout is strided:
                 address = each.data_ptr()
                 self._averaged.pop(address, None)  # so that the latest call sets the order
@@ -178,7 +186,7 @@ def sample_checksum(parameters: Sequence[Any], earlier: bytes = b"") -> int:
 
 
 def _begin(watch: Watch) -> None:
-    """Tell a watch of optimizers' steps, as long as it is referred to."""
+    """Tell a watch of optimizers' steps, as long as it is referred to; once is enough."""
     global _is_hooked
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 

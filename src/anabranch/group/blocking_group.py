@@ -441,11 +441,14 @@ class Group:
             root = self.sites.index(root)
         if not isinstance(root, Integral) or not 0 <= root < self.size:
             raise ValueError(f"root {root!r} is no rank; ranks are 0 to {self.size - 1}")
-        from anabranch.group.words import Moved  # which loads torch
-
         self._is_hint_due = False
         given = [*named(tensors).values()]
-        buffer = Tensors(given, Op.COPY) if are_of_one_type(given) else Moved(given)
+        if are_of_one_type(given):
+            buffer = Tensors(given, Op.COPY)
+        else:
+            from anabranch.group.words import Moved  # which loads PyTorch
+
+            buffer = Moved(given)
         terms = Terms(Op.COPY, buffer.wire, buffer.elements, self._present[int(root)])
         handle = self._begin(buffer, terms, 1.0)
         if not async_op:
