@@ -5,9 +5,9 @@
 
 Two processes join a scheduler that measures links, and all-reduce. What is measured begins once a
 script has imported NumPy, or PyTorch: `import_` is of importing `anabranch` and its `join`, and
-`added_` of that, of joining and of three all-reduces. (Where a script has not imported PyTorch,
-joining does.) `process_` is of the whole process. Seconds are of the clock, and of the processor,
-which other programs of the machine change less. Files were read before, so the disk is left out.
+`added_` of that, of joining and of three all-reduces. `process_` is of the whole process. Seconds
+are of the clock, and of the processor, which other programs of the machine change less. Files were
+read before, so the disk is left out.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-
-import common
 
 TOKEN = "client"
 LIBRARIES = [
@@ -112,6 +110,8 @@ def main() -> None:
     if options.site is not None:
         take_part(options.site, options.scheduler, options.torch)
         return
+    import common  # which loads more than a site does
+
     results = {}
     for name, with_torch in (("numpy", False), ("torch", True)):
         told = [each for _ in range(options.runs) for each in run_once(with_torch)]
