@@ -71,11 +71,34 @@ def test_each_number_is_decoded_as_by_pytorch(wire: Wire, request: pytest.Fixtur
 
 
 @HALVES
-@pytest.mark.parametrize("bits", [0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0xFF800001])
-@pytest.mark.usefixtures("without_torch")
-def test_what_is_no_number_stays_none(wire: Wire, bits: int) -> None:
-    values = np.array([bits], np.uint32).view(np.float32)
-    assert np.isnan(to_float32(to_halves(values, wire), wire)).all()
+@pytest.mark.parametrize("has_torch", [True, False])
+def test_each_nan_becomes_one_and_the_same_wherever_it_is(
+    wire: Wire, has_torch: bool, request: pytest.FixtureRequest
+) -> None:
+    if not has_torch:
+        request.getfixturevalue("without_torch")
+    for length in range(1, 70):
+        for bits in (0x7F800001, 0x7FC00000, 0x7FFFFFFF, 0xFFFFFFFF, 0xFF800001):
+            values = np.full(length, bits, np.uint32).view(np.float32)
+            sent = to_halves(values, wire)
+            assert {*np.frombuffer(sent, np.uint16).tolist()} == {_halves._NAN[wire]}
+            assert {*to_float32(sent, wire).view(np.uint32).tolist()} == {0x7FC00000}
+    found = to_float32(ALL.data.cast("B"), wire)
+    assert {*found[np.isnan(found)].view(np.uint32).tolist()} == {0x7FC00000}
+
+
+@HALVES
+@pytest.mark.parametrize("has_torch", [True, False])
+def test_no_value_warns_and_there_may_be_none(
+    wire: Wire, has_torch: bool, request: pytest.FixtureRequest
+) -> None:
+    if not has_torch:
+        request.getfixturevalue("without_torch")
+    values = np.array([np.inf, -np.inf, 3e38, 1e-45, np.nan, 65520.0], np.float32)
+    with np.errstate(all="raise"):
+        halves = to_halves(values, wire)
+        assert to_float32(halves, wire)[:2].tolist() == [np.inf, -np.inf]
+        assert len(to_halves(values[:0], wire)) == len(to_float32(halves[:0], wire)) == 0
 
 
 @HALVES

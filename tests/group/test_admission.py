@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from threading import Event
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+import torch
 
 import anabranch
 from anabranch import Group
-from anabranch.group import _local
+from anabranch.group import _local, hand_over
 from anabranch.group._local import local
 from anabranch.net.tcp import Networks
 from anabranch.pace import Asp
@@ -147,6 +150,23 @@ def test_all_begin_with_the_state_of_the_first_and_may_hand_on_anything() -> Non
 
 def fail() -> None:
     raise AssertionError("no site needs the state")
+
+
+@pytest.mark.parametrize("holds", [np.ones(3, np.float32), torch.ones(3)], ids=["NumPy", "torch"])
+def test_a_newcomer_imports_pytorch_beside_the_loop_and_only_for_its_tensors(
+    holds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def note(name: str) -> None:
+        threads.append(threading.current_thread().name)
+
+    monkeypatch.setattr(hand_over, "loaded", lambda name: None)
+    monkeypatch.setattr(hand_over, "import_module", note)
+    with local(2) as groups:
+        at_each(groups, lambda group: group.admit({"held": holds}))
+    assert len(threads) == isinstance(holds, torch.Tensor)
+    assert not [each for each in threads if each.startswith("anabranch")]
 
 
 def test_a_site_that_joins_later_calls_nothing_before_it_is_let_in() -> None:

@@ -15,12 +15,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from anabranch._lazy import loaded
 from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.group.tensors import Tensors
 from anabranch.net.messages import Admitted
@@ -140,6 +142,8 @@ async def hand_over(
 async def _get(
     agent: SiteAgent, admitted: Admitted, told: StateDescription, members: tuple[int, ...]
 ) -> HandedOver:
+    if told.may_need_torch and loaded("torch") is None:
+        await asyncio.to_thread(import_module, "torch")  # for seconds, and the loop goes on
     try:
         unpacked = Unpacked(told)
     except UnreadableState as error:

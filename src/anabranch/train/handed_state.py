@@ -234,6 +234,11 @@ class StateDescription(msgspec.Struct, array_like=True, frozen=True):
     skeleton: bytes
     wrong: str
 
+    @property
+    def may_need_torch(self) -> bool:
+        """Whether the state may have tensors of PyTorch."""
+        return b"torch" in self.skeleton
+
 
 def read_description(said: bytes) -> StateDescription:
     """Decode a description, which is msgpack.
