@@ -101,7 +101,8 @@ def _make(
         for gini in ginis
     }
     drawn = picture("seconds", "accuracy", panels)
-    return Result(tuple(rows), setting.notes(lab, note), drawn)
+    notes = setting.notes(lab, note, is_literal=literal_seeds > 0)
+    return Result(tuple(rows), notes, drawn)
 
 
 def _rows(rates: dict[str, float], ours: list[Outcome], literal: list[Outcome]) -> list[Row]:
