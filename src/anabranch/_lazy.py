@@ -1,4 +1,4 @@
-"""Packages that load a module of theirs when a name of it is first used; modules that are loaded.
+"""Load modules when a name of theirs is first used, and tell which ones are loaded.
 
 A package's ``__init__`` lists its names for users' convenience. If it imported them all, a site's
 process would load each planner and each report for the sake of one small value. It says instead

@@ -24,6 +24,13 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_halves, "loaded", lambda name: None)
 
 
+@pytest.fixture(params=["PyTorch", "NumPy"])
+def by_either(request: pytest.FixtureRequest) -> None:
+    """Make a test with and without PyTorch."""
+    if request.param == "NumPy":
+        request.getfixturevalue("without_torch")
+
+
 def by_torch(values: np.ndarray, wire: Wire) -> np.ndarray:
     kind = torch.float16 if wire == Wire.FLOAT16 else torch.bfloat16
     return torch.from_numpy(values).to(kind).view(torch.int16).numpy().view(np.uint16)
@@ -71,12 +78,8 @@ def test_each_number_is_decoded_as_by_pytorch(wire: Wire, request: pytest.Fixtur
 
 
 @HALVES
-@pytest.mark.parametrize("has_torch", [True, False])
-def test_each_nan_becomes_one_and_the_same_wherever_it_is(
-    wire: Wire, has_torch: bool, request: pytest.FixtureRequest
-) -> None:
-    if not has_torch:
-        request.getfixturevalue("without_torch")
+@pytest.mark.usefixtures("by_either")
+def test_each_nan_becomes_one_and_the_same_wherever_it_is(wire: Wire) -> None:
     for length in range(1, 70):
         for bits in (0x7F800001, 0x7FC00000, 0x7FFFFFFF, 0xFFFFFFFF, 0xFF800001):
             values = np.full(length, bits, np.uint32).view(np.float32)
@@ -88,12 +91,8 @@ def test_each_nan_becomes_one_and_the_same_wherever_it_is(
 
 
 @HALVES
-@pytest.mark.parametrize("has_torch", [True, False])
-def test_no_value_warns_and_there_may_be_none(
-    wire: Wire, has_torch: bool, request: pytest.FixtureRequest
-) -> None:
-    if not has_torch:
-        request.getfixturevalue("without_torch")
+@pytest.mark.usefixtures("by_either")
+def test_no_value_warns_and_there_may_be_none(wire: Wire) -> None:
     values = np.array([np.inf, -np.inf, 3e38, 1e-45, np.nan, 65520.0], np.float32)
     with np.errstate(all="raise"):
         halves = to_halves(values, wire)

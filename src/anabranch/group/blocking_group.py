@@ -441,6 +441,7 @@ class Group:
             root = self.sites.index(root)
         if not isinstance(root, Integral) or not 0 <= root < self.size:
             raise ValueError(f"root {root!r} is no rank; ranks are 0 to {self.size - 1}")
+
         self._is_hint_due = False
         given = [*named(tensors).values()]
         if are_of_one_type(given):
