@@ -1,35 +1,32 @@
 """The papers' tables and figures, made again: one short script for each.
 
-A script is a module of its paper's package, and has ``EXPERIMENTS``.
+A script is a module of its paper's package, and has ``EXPERIMENTS``. The scripts are imported when
+``papers.EXPERIMENTS`` is first used: they need PyTorch, and a benchmark that writes JSON does not.
 """
 
-from collections.abc import Iterator
-from importlib import import_module
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from anabranch._typed_toml import listed, nearest
-from papers._experiment import Experiment
-from papers._lab import Lab
-from papers._record import NotRecorded, Record
-from papers._result import Result, Row, comparison, page, write_result
-from papers._trial import Outcome, Trial, WorkerOutcome, seconds
+from anabranch._lazy import lazy as _lazy
 
-
-def _scripts(paper: str) -> Iterator[Any]:
-    """Yield the modules of a paper's scripts, in order of their names."""
-    folder = Path(__file__).parent / paper
-    for path in sorted(folder.glob("[!_.]*.py")):
-        yield import_module(f"papers.{paper}.{path.stem}")
-
-
-EXPERIMENTS: dict[str, Experiment] = {
-    each.name: each
-    for paper in ("netstorm", "r2sp", "haaf", "intermittent", "map")
-    for figure in _scripts(paper)
-    for each in figure.EXPERIMENTS
-}
-"""Every experiment, by name."""
+if _TYPE_CHECKING:
+    from papers._experiment import Experiment
+    from papers._lab import Lab
+    from papers._record import NotRecorded, Record
+    from papers._result import Result, Row, comparison, page, write_result
+    from papers._scripts import EXPERIMENTS, find
+    from papers._trial import Outcome, Trial, WorkerOutcome, seconds
+else:
+    __getattr__, __dir__ = _lazy(
+        __name__,
+        {
+            "_experiment": ["Experiment"],
+            "_lab": ["Lab"],
+            "_record": ["NotRecorded", "Record"],
+            "_result": ["Result", "Row", "comparison", "page", "write_result"],
+            "_scripts": ["EXPERIMENTS", "find"],
+            "_trial": ["Outcome", "Trial", "WorkerOutcome", "seconds"],
+        },
+    )
 
 __all__ = [
     "EXPERIMENTS",
@@ -48,19 +45,3 @@ __all__ = [
     "seconds",
     "write_result",
 ]
-
-
-def find(name: str) -> list[Experiment]:
-    """Return the experiment of this name or, if it names a paper, all experiments of that paper.
-
-    Raises:
-        ValueError: there is none; the message names the nearest.
-    """
-    papers = dict.fromkeys(each.partition("/")[0] for each in EXPERIMENTS)
-    found = [
-        each for each in EXPERIMENTS.values() if name in (each.name, each.name.partition("/")[0])
-    ]
-    if not found:
-        near = nearest(name, [*papers, *EXPERIMENTS]) or f"there are {listed(EXPERIMENTS)}"
-        raise ValueError(f"no experiment {name!r}; {near}")
-    return found
