@@ -28,7 +28,7 @@ _PAPER = {
 _HAAF = "above asynchronous PS, near PS"
 _NOTE = (
     f"HAAF has at most {FEW} trees; a = 0 damps nothing, and is not the paper's. Literal runs are "
-    f"as long as ours, so they are not near their end, and have {_LITERAL_SEEDS} seeds."
+    f"as long as ours, and have {_LITERAL_SEEDS} seeds."
 )
 _TIMES = 5
 _LONGER = replace(LENET, batches=_TIMES * LENET.batches)

@@ -35,8 +35,8 @@ _NOTE = (
     f"{_STRONG:g} the one that is best there, since weights shorten steps. Variance is "
     "over the workers, in percentage points squared; a worker's accuracy is the final model's on "
     "held-out samples of each class, weighed as the worker's samples have classes. The paper does "
-    "not say on which data it is. Literal runs are as long as ours, so they are not near their "
-    f"end, and have {_LITERAL_SEEDS} seeds. L = {_STRONG:g} is not the paper's: eq. 8's weights "
+    "not say on which data it is. Literal runs are as long as ours, and have "
+    f"{_LITERAL_SEEDS} seeds. L = {_STRONG:g} is not the paper's: eq. 8's weights "
     "are further from 1 the smaller L is."
 )
 

@@ -30,7 +30,8 @@ _PAPER = ("a lower mean", "a lower variance")
 _NOTE = (
     "A worker's share is the time it computes over that from one permission to go on to the next, "
     "in the later half of its iterations, in percent; mean and variance are over the workers. "
-    f"{_HORIZON_S:g} s, and nothing is trained: times do not depend on the numbers."
+    f"{_HORIZON_S:g} s, and nothing is trained: times do not depend on the numbers. All updates "
+    "have equal weights."
 )
 
 

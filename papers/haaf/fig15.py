@@ -21,7 +21,11 @@ from papers.haaf._setting import ANY_TREES, FEW_TREES, LENET, LONGEST_S, Case
 _WORKERS = (4, 12, 24)
 _GINI = 0.6  # where schemes differ most; the paper names none
 _SEEDS = 8
-_PAPER = {4: "all alike", 12: "less (drawn only)", 24: "less, by more (drawn only)"}
+_PAPER = {
+    4: "alike where the scale is small",
+    12: "less (no number)",
+    24: "less, by more (no number)",
+}
 _FORESTS = (FEW_TREES, ANY_TREES)
 _NOTE = (
     f"Gini {_GINI:g} at each number of workers, which the paper does not state; it ascribes the "
