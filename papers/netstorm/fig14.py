@@ -219,20 +219,21 @@ def _by_root(found: list[Outcome], system: System) -> Mapping[str, list[Outcome]
 def _trees(
     found: list[Outcome], case: str, fapts: Mapping[str, list[Outcome]], seeds: str
 ) -> list[Row]:
-    is_whole = case.startswith("static")
+    is_static, is_one_chunk = case.startswith("static"), case.endswith("one chunk")
     rows = []
     for tree in _OTHERS:
         write, slow = times if tree is MXNET else gain, _by_root(found, tree)
         literal, ours = (
             setting.by_rank(slow, dict.fromkeys(slow, runs), write) for runs in fapts.values()
         )
-        paper = _PAPER[tree.name] if is_whole else "better"
+        paper = _PAPER[tree.name] if is_static else "better"
+        is_as_the_papers = tree is TSENGINE and is_one_chunk
         rows.append(
             Row(
                 f"{case}: FAPT over {tree.name}, by the {tree.name}'s root",
                 paper,
                 ours,
-                _WHY[tree.name] if case == "static" else "",
+                "" if is_as_the_papers else _WHY[tree.name],
                 literal=literal,
                 seeds=seeds,
             )
@@ -248,7 +249,21 @@ def _trees(
                     seeds=seeds,
                 )
             )
+    rows += [_over_star(found, case, tree, seeds) for tree in (MLNET, TSENGINE)]
     return [*rows, _seconds_by_root(found, case, _TREES, seeds)]
+
+
+def _over_star(found: list[Outcome], case: str, tree: System, seeds: str) -> Row:
+    slow, fast = _by_root(found, MXNET), _by_root(found, tree)
+    told = setting.by_rank(slow, fast, times)
+    if len(slow) > 1 and (star := _of(found, MXNET)):
+        told += f"; at the roots they choose {setting.ratio(star, _of(found, tree), times)}"
+    return Row(
+        f"{case}: {tree.name} over star, each at its root",
+        "faster",
+        told,
+        seeds=seeds,
+    )
 
 
 def _seconds_by_root(found: list[Outcome], case: str, systems: Iterable[System], seeds: str) -> Row:

@@ -103,6 +103,13 @@ def _make(lab: Lab) -> Result:
             seeds=dynamic,
         ),
         Row(
+            "dynamic: 9 roots over 5",
+            "9 roots are the peak (drawn only)",
+            setting.ratio(of("dynamic", OUR_PRO, 5), of("dynamic", OUR_PRO, 9), gain),
+            literal=setting.ratio(of("dynamic", PRO, 5), of("dynamic", PRO, 9), gain),
+            seeds=dynamic,
+        ),
+        Row(
             "dynamic: 9 roots over 1, no auxiliary paths",
             "",
             nine_over_one("dynamic", OUR_STD),

@@ -67,12 +67,15 @@ _CASES = {
         is_literal=False,
     ),
     "disjoint paths of each pair, all else literal": _Case(
-        STD, PRO_DISJOINT, "the paths that VI-B's first sentence asks for", is_literal=False
+        STD,
+        PRO_DISJOINT,
+        "the paths that VI-B's first sentence asks for; why they gain less is not known",
+        is_literal=False,
     ),
     "the same, where a busy path exceeds its bound (VI-A)": _Case(
         STD,
         PRO_EXCEEDED,
-        "VI-A: busy above the bound; IX-C: busy at the bound",
+        "VI-A: busy above the bound; IX-C: busy at the bound; why they gain less is not known",
         is_literal=False,
         grid=_ENDS,
     ),

@@ -7,6 +7,7 @@ number of parameters counts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from statistics import fmean, linear_regression
 
@@ -103,12 +104,18 @@ def _model_rows(lab: Lab, outcomes: list[Outcome]) -> list[Row]:
         slow, fast = of(star, model), of(pro, model)
         return f"{seconds(slow):.1f} s, {seconds(fast):.1f} s: {setting.ratio(slow, fast, times)}"
 
-    def slope(system: System) -> float:
-        took_s = [seconds(of(system, model)) for model in models]
+    def slope(system: System, **draw: Label) -> float:
+        took_s = [seconds(chosen(of(system, model), **draw)) for model in models]
         return linear_regression([_millions(model) for model in models], took_s).slope
 
     def slopes(star: System, pro: System) -> str:
-        return f"{slope(star):.2f} s, {slope(pro):.2f} s: {times(slope(star) / slope(pro))}"
+        by_draw = [
+            slope(star, draw=draw) / slope(pro, draw=draw)
+            for draw in sorted({int(each.labels["draw"]) for each in found})
+        ]
+        middle = times(slope(star) / slope(pro))
+        spread = f"{times(min(by_draw))} to {times(max(by_draw))}"
+        return f"{slope(star):.2f} s, {slope(pro):.2f} s: {middle}, {spread}"
 
     def of_a_million(system: System) -> str:
         slow, fast = (
@@ -187,8 +194,8 @@ def _site_rows(lab: Lab, outcomes: list[Outcome]) -> list[Row]:
     seeds = f"{2 if lab.quick else 5} drawn networks a size"
     limit = _mean_limit_s(found, few) / _mean_limit_s(found, many)
 
-    def took_s(system: System, sites: int) -> float:
-        return seconds(found, system=system.name, sites=sites)
+    def star_s(sites: int) -> float:
+        return seconds(found, system=MXNET.name, sites=sites)
 
     def told(pro: System, sites: int) -> str:
         about: dict[str, Label] = {"sites": sites}
@@ -196,24 +203,26 @@ def _site_rows(lab: Lab, outcomes: list[Outcome]) -> list[Row]:
         rate = sites * _BATCH_SIZE / seconds(fast)
         return f"{seconds(fast):.1f} s, {setting.ratio(slow, fast, times)}; {rate:.1f} samples/s"
 
-    def efficiency(system: System) -> float:
-        return took_s(system, few) / took_s(system, many)
+    def efficiency(system: System, **draw: Label) -> float:
+        few_s, many_s = (
+            seconds(found, system=system.name, sites=sites, **draw) for sites in (few, many)
+        )
+        return few_s / many_s
 
-    def efficiencies(system: System) -> str:
+    def efficiency_over_star(system: System, **draw: Label) -> float:
+        return efficiency(system, **draw) / efficiency(MXNET, **draw) / (many / few)
+
+    def spread(measure: Callable[..., float], system: System) -> str:
         by_draw = [
-            seconds(found, system=system.name, sites=few, draw=draw)
-            / seconds(found, system=system.name, sites=many, draw=draw)
+            measure(system, draw=draw)
             for draw in sorted({int(each.labels["draw"]) for each in found})
         ]
-        return f"{efficiency(system):.2f}, {min(by_draw):.2f} to {max(by_draw):.2f}"
-
-    def over_star(pro: System) -> str:
-        return f"{efficiency(pro) / efficiency(MXNET) / (many / few):.2f}"
+        return f"{measure(system):.2f}, {min(by_draw):.2f} to {max(by_draw):.2f}"
 
     return [
         *(
             Row(
-                f"b: {sites} sites (star {took_s(MXNET, sites):.1f} s): pro, over star, samples/s",
+                f"b: {sites} sites (star {star_s(sites):.1f} s): pro, over star, samples/s",
                 "drawn only",
                 told(OUR_PRO, sites),
                 literal=told(PRO, sites),
@@ -224,18 +233,18 @@ def _site_rows(lab: Lab, outcomes: list[Outcome]) -> list[Row]:
         Row(
             f"b: scaling efficiency of pro, samples/s from {few} to {many} sites",
             "0.93",
-            efficiencies(OUR_PRO),
+            spread(efficiency, OUR_PRO),
             f"star {efficiency(MXNET):.2f}; the physical limit of these networks scales with "
             f"{limit:.2f}; the paper does not say how it drew its own",
-            literal=efficiencies(PRO),
+            literal=spread(efficiency, PRO),
             seeds=seeds,
         ),
         Row(
             f"b: the same, of the speed-up over the star of {few} and of {many} sites",
             "0.93",
-            over_star(OUR_PRO),
+            spread(efficiency_over_star, OUR_PRO),
             "if the paper's throughput is over that of the star of the same size",
-            literal=over_star(PRO),
+            literal=spread(efficiency_over_star, PRO),
             seeds=seeds,
         ),
     ]
