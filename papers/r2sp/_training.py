@@ -15,7 +15,7 @@ seeds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -315,31 +315,54 @@ class Compared:
     ours: Mapping[str, Sequence[Outcome]]
     literal: Mapping[str, Sequence[Outcome]]
 
-    def iterations(self, what: str, beside: str, paper: Mapping[str, str]) -> list[Row]:
+    def iterations(
+        self, what: str, beside: str, paper: Mapping[str, str], names: Sequence[str] = ()
+    ) -> list[Row]:
         """Return rows of how many iterations each way takes to the target, over one way's.
 
         Args:
             what: the beginning of each row's text.
             beside: the way that others are compared with.
             paper: the paper's claims, by way.
+            names: of the ways that have a row; empty for all.
         """
 
+        def of(run: Outcome) -> float:
+            return or_never(run.reached_updates)
+
+        return self._over(f"{what}, iterations", beside, paper, of, names)
+
+    def lengths(self, what: str, beside: str, paper: Mapping[str, str]) -> list[Row]:
+        """Return rows of how long an iteration of each way takes, over one way's.
+
+        Args:
+            what, beside, paper: see :meth:`iterations`.
+        """
+        return self._over(f"{what}, length of an iteration", beside, paper, lambda run: run.round_s)
+
+    def _over(
+        self,
+        what: str,
+        beside: str,
+        paper: Mapping[str, str],
+        measure: Callable[[Outcome], float],
+        names: Sequence[str] = (),
+    ) -> list[Row]:
         def over(runs: Mapping[str, Sequence[Outcome]], name: str) -> str:
             if name not in runs:
                 return ""
-            both = ([or_never(each.reached_updates) for each in runs[of]] for of in (name, beside))
-            return compared(*both)
+            return compared(*(list(map(measure, runs[of])) for of in (name, beside)))
 
         return [
             Row(
-                f"{what}, iterations: {name} over {beside}",
+                f"{what}: {name} over {beside}",
                 paper.get(name, ""),
                 over(self.ours, name),
                 literal=over(self.literal, name),
                 seeds=f"{len(runs)}",
             )
             for name, runs in self.ours.items()
-            if name != beside
+            if name != beside and name in (names or self.ours)
         ]
 
     def drawn(self, names: Sequence[str] = ()) -> dict[str, Any]:

@@ -25,7 +25,11 @@ _PAPERS: Mapping[str, Way] = {
     "SSP": Way(
         PACES["SSP"], paper="slower than BSP", why="a lead of 5, at which no worker waits here"
     ),
-    "R²SP": Way(PACES["R²SP"], paper="the quickest; up to 25 % faster than BSP (VGG16)"),
+    "R²SP": Way(
+        PACES["R²SP"],
+        paper="the quickest; up to 25 % faster than BSP (VGG16)",
+        why="another learner; why its gain is another is not known",
+    ),
 }
 _OURS: Mapping[str, Way] = {
     "R²SP, computing ahead (ours)": Way(PACES["R²SP"], ahead=True, is_ours=True),
@@ -50,7 +54,11 @@ def _make(lab: Lab, model: Model, learner: Learner, ways: Mapping[str, Way]) -> 
     if lab.quick:
         ways = {name: ways[name] for name in ("BSP", "R²SP")}
     found = training.compare(lab, model.name, cluster, ways, ("BSP", "R²SP"))
-    rows = (*found.rows, *found.iterations(model.name, "BSP", _ITERATIONS))
+    rows = (
+        *found.rows,
+        *found.iterations(model.name, "BSP", _ITERATIONS),
+        *found.iterations(model.name, "R²SP", {"ASP": "more"}, ("ASP",)),
+    )
     ends = f"{training.window_note(window_s)} {_FALLS}"
     return Result(rows, (setting.NOTE, learner.note(lab.quick), ends))
 

@@ -29,6 +29,7 @@ _TUNED = TunedBatches(most=64)
 _LOOKED_EVERY = 10  # batches of a worker, on CIFAR-10
 _R2SP = "R²SP, tuned batches"
 _ITERATIONS = {_R2SP: "slightly more"}
+_LENGTHS = {_R2SP: "the shortest (Fig. 14a)"}
 
 T5 = Learner(
     what="the next of six translated words in alphabetical order, given those before, a T5 of two "
@@ -121,7 +122,11 @@ def _make(lab: Lab, model: _Transformer, names: Sequence[str]) -> Result:
         "bears a lag of 5. The target counts in the mean of the evaluations in "
         f"{cluster.window_s:g} s, about {training.WINDOW} iterations of BSP."
     )
-    rows = (*found.rows, *found.iterations(what, "BSP", _ITERATIONS))
+    rows = (
+        *found.rows,
+        *found.iterations(what, "BSP", _ITERATIONS),
+        *found.lengths(what, "BSP", _LENGTHS),
+    )
     return Result(rows, (note, model.learner.note(lab.quick)))
 
 

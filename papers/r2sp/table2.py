@@ -127,7 +127,7 @@ def _make(lab: Lab) -> Result:
         f"ResNet20 has {_RESNET20.elements:,} parameters, so alone it moved at "
         f"{_rate(_RESNET20.alone_bps)}. At that rate 0.03 s are {implied:,.0f} parameters; "
         f"{_CNN.elements:,} are taken for CNN and LSTM, whose sizes the paper does not give.",
-        "So theirs is neither bandwidth nor contention for it: ResNet20's 1.98 s are "
+        "So theirs is neither bandwidth nor contention for it (inferred): ResNet20's 1.98 s are "
         f"{_rate(_RESNET20.server_bps)} at the server, a ninth of its port. What clients waited "
         "for was most likely the server's program (RPyC, the paper says).",
     )
