@@ -19,7 +19,7 @@ from anabranch.cli.commands import console, ending_on_interrupt, run
 from anabranch.log.terminal import Table, table
 from anabranch_lab.cli.runs import DataOption, EmulateOption, new_folder
 from anabranch_lab.tasks.kinds import DataError
-from papers import _check
+from papers import _check, _scripts
 from papers._check import RESULTS
 from papers._kept import Outcomes
 from papers._lines import dumps
@@ -75,11 +75,11 @@ def reproduce(
 ) -> None:
     """Make a paper's table or figure again, beside the paper's numbers; in simulation."""
     if experiment is None or list_them:
-        for each in papers.EXPERIMENTS.values():
+        for each in _scripts.EXPERIMENTS.values():
             console.print(f"{each.name}  {each.title}", soft_wrap=True)
         return
     try:
-        wanted = papers.find(experiment)
+        wanted = _scripts.find(experiment)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     left_out = [each for each in wanted if emulate and not each.emulable]

@@ -11,6 +11,7 @@ from typing import Any
 
 import papers
 from anabranch_lab.tasks.kinds import DataError
+from papers import _scripts
 from papers._lab import Lab
 from papers._record import Ran, Record, plain
 from papers._result import said
@@ -169,7 +170,7 @@ def documents(folder: Path, names: Iterable[str] = ()) -> Iterator[tuple[Path, d
             of_paper.setdefault(each, set()).add(name)
     wanted = set[str]()
     for name in names:  # of a script that is gone, too
-        wanted |= of_paper.get(name) or {each.name for each in papers.find(name)}
+        wanted |= of_paper.get(name) or {each.name for each in _scripts.find(name)}
     for path, document in found:
         if not wanted or document["experiment"] in wanted:
             yield path, document
@@ -177,9 +178,9 @@ def documents(folder: Path, names: Iterable[str] = ()) -> Iterator[tuple[Path, d
 
 def _experiment(document: Mapping[str, Any]) -> papers.Experiment:
     name = document["experiment"]
-    if name not in papers.EXPERIMENTS:
+    if name not in _scripts.EXPERIMENTS:
         raise papers.NotRecorded(f"no script makes {name}; remove its JSON")
-    return papers.EXPERIMENTS[name]
+    return _scripts.EXPERIMENTS[name]
 
 
 def _lab(

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-import papers
 from anabranch.fleet import Compute
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import internet2_9
@@ -21,7 +20,18 @@ from anabranch.plan import Star
 from anabranch_lab.run.scenario import Scenario, Stop
 from anabranch_lab.run.scenario.tasks import Exchange, Train
 from anabranch_lab.tasks.kinds import DataError
-from papers import Experiment, Lab, NotRecorded, Record, Result, Row, Trial, _check, write_result
+from papers import (
+    Experiment,
+    Lab,
+    NotRecorded,
+    Record,
+    Result,
+    Row,
+    Trial,
+    _check,
+    _scripts,
+    write_result,
+)
 from papers.__main__ import app
 from papers._record import Ran
 
@@ -67,7 +77,7 @@ def only_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def now(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> None:
-    monkeypatch.setattr(papers, "EXPERIMENTS", {"toy/fig1": experiment(**changed)})
+    monkeypatch.setattr(_scripts, "EXPERIMENTS", {"toy/fig1": experiment(**changed)})
 
 
 @pytest.fixture
@@ -149,9 +159,9 @@ def test_a_run_that_is_made_again_is_compared_in_all_that_any_trial_uses(
         task=Train(data="digits", model="softmax", learning_rate=0.1),
         compute=Compute(samples_per_s=1e3),
     )
-    monkeypatch.setattr(papers, "EXPERIMENTS", {"toy/fig1": Experiment("toy/fig1", "", twice)})
+    monkeypatch.setattr(_scripts, "EXPERIMENTS", {"toy/fig1": Experiment("toy/fig1", "", twice)})
     lab = Lab(tmp_path / "scenarios")
-    written, _, _ = write_result(papers.EXPERIMENTS["toy/fig1"], twice(lab), lab, tmp_path)
+    written, _, _ = write_result(_scripts.EXPERIMENTS["toy/fig1"], twice(lab), lab, tmp_path)
     document = json.loads(written.read_text())
     (run,) = document["runs"]
     assert run["made"]["curve"]

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import papers
 from anabranch.overlay import internet2_9
 from anabranch.plan import Star
 from anabranch_lab.run.scenario import Scenario, Stop
 from anabranch_lab.run.scenario.tasks import Exchange
-from papers import Experiment, Lab, Result, Row, Trial
+from papers import Experiment, Lab, Result, Row, Trial, _scripts
 from papers.__main__ import app
 
 
@@ -34,7 +33,7 @@ def make(lab: Lab) -> Result:
 @pytest.fixture(autouse=True)
 def only_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
     small = Experiment("toy/fig1", "a small star", make)
-    monkeypatch.setattr(papers, "EXPERIMENTS", {small.name: small})
+    monkeypatch.setattr(_scripts, "EXPERIMENTS", {small.name: small})
 
 
 def reproduce(*arguments: str) -> tuple[int, str]:
@@ -89,8 +88,8 @@ def test_of_a_paper_what_cannot_be_emulated_is_left_out_and_named(
         return Result((Row("a star", "9 s", "8 s"),))
 
     emulable = Experiment("toy/fig2", "another", note, emulable=True)
-    both = {**papers.EXPERIMENTS, emulable.name: emulable}
-    monkeypatch.setattr(papers, "EXPERIMENTS", both)
+    both = {**_scripts.EXPERIMENTS, emulable.name: emulable}
+    monkeypatch.setattr(_scripts, "EXPERIMENTS", both)
     code, said = reproduce("toy", "--emulate", "--out", str(tmp_path))
     assert code == 0, said
     assert made == [True]
