@@ -126,6 +126,7 @@ class ServerPartition:
         self._largest = self._held_between(counted, len(parameters))
         self.load(parameters)
         self._incoming: dict[tuple[Update, ...], _Incoming] = {}
+        self._sum_with: dict[Update, tuple[Update, ...]] = {}  # each update is in one sum
         self._settled: dict[int, int] = {}  # each worker's latest settled update
         self._forgotten: set[Update] = set()  # discarded before they had arrived completely
         self.version = 0
@@ -181,9 +182,10 @@ class ServerPartition:
         incoming = self._incoming.get(updates)
         if incoming is None:
             mean = np.empty(len(self._parameters) if self._rule else 0, np.float32)
-            for void in [other for other in self._incoming if set(other) & set(updates)]:
-                mean = self._incoming.pop(void).mean
+            for void in {self._sum_with[each] for each in updates if each in self._sum_with}:
+                mean = self._drop(void).mean
             incoming = self._incoming[updates] = _Incoming(mean)
+            self._sum_with |= dict.fromkeys(updates, updates)
             if self._mixing.of != "updates" and self._rule is not None:
                 incoming.base = self._pulled.get(updates[0][0], self._first)
         index = total.chunk.index
@@ -200,8 +202,7 @@ class ServerPartition:
 
     def squared_norm(self, update: Update) -> float:
         """Return the squared norm of an update, or of the mean in which it arrived."""
-        (sum_,) = (each for each in self._incoming if update in each)
-        mean = self._incoming[sum_].mean
+        mean = self._incoming[self._sum_with[update]].mean
         if self._averaged or self._largest:
             mean = mean.copy()
             for place in (*self._averaged, *self._largest):
@@ -290,7 +291,7 @@ class ServerPartition:
         if self._rule is not None:
             agreement = self._step(self._rule, sums, weights, length)
         for each in sums:
-            del self._incoming[each]
+            self._drop(each)
         for update in updates:
             self._settle(update)
         return agreement
@@ -361,8 +362,7 @@ class ServerPartition:
         for update in updates:
             if update not in left:
                 continue
-            found = [each for each in self._incoming if update in each]
-            each = found[0] if found else (update,)
+            each = self._sum_with.get(update, (update,))
             if not self.is_here(each) or not left.keys() >= {*each}:
                 raise OutOfPlaceMessage(
                     f"a step with updates {list(updates)}, but {update} has not arrived, or is in "
@@ -378,8 +378,8 @@ class ServerPartition:
         for update in updates:
             if not self.is_here((update,)):
                 self._forgotten.add(update)
-            for each in [each for each in self._incoming if update in each]:
-                del self._incoming[each]
+            if update in self._sum_with:
+                self._drop(self._sum_with[update])
             self._settle(update)
 
     def forget(self, workers: Collection[int]) -> None:
@@ -387,7 +387,12 @@ class ServerPartition:
         of_these = [each for each in self._incoming if any(of in workers for of, _ in each)]
         for each in of_these:
             if not self.is_here(each):
-                del self._incoming[each]
+                self._drop(each)
+
+    def _drop(self, sum_: tuple[Update, ...]) -> _Incoming:
+        for update in sum_:
+            del self._sum_with[update]
+        return self._incoming.pop(sum_)
 
     def _settle(self, update: Update) -> None:
         worker, number = update

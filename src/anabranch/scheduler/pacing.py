@@ -263,7 +263,7 @@ class PaceBook:
         return self._push_if_complete(name, now_s)
 
     def _push_if_complete(self, update: Update, now_s: float) -> tuple[Decision, ...]:
-        if not self._updates.is_complete(update):
+        if update not in self._updates.complete:
             return ()
         if self._counts_pushing:
             self._measured(update[0], self._updates.iteration(update, now_s))
@@ -290,14 +290,11 @@ class PaceBook:
         return decisions
 
     def _with_updates(self) -> list[int]:
-        """Return the computing groups with an update that may be complete, in their order."""
+        """Return the computing groups with a complete update, in their order."""
         lead_of, is_computing = self._groups.lead_of, GroupStage.COMPUTING
-        leads = {lead_of[each] for each in self._updates.asked_after() if each in lead_of}
-        return [
-            lead
-            for lead in self._groups.leads
-            if lead in leads and self._groups.stages[lead] is is_computing
-        ]
+        leads = {lead_of[each] for each, _ in self._updates.complete if each in lead_of}
+        computing = (lead for lead in leads if self._groups.stages[lead] is is_computing)
+        return sorted(computing, key=self._groups.place_of)
 
     def look(self, now_s: float) -> tuple[Decision, ...]:
         """Take the steps that have become due; harmless at any time."""

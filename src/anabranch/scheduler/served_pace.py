@@ -26,7 +26,7 @@ What must never happen:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Literal
 
 from anabranch import plan as plans
@@ -118,17 +118,19 @@ class ServedPace:
             told: the latest epoch that sites know of each group, by its plan's version. The lead
                 would not do: a later group may have the same one.
         """
-        versions = self._versions
+        later = self.book.standing.later_epochs
+        versions = self._versions(later)
         return [
             EpochChanged(epoch, *self.book.standing.sums_of(lead), versions[lead])
-            for lead, epoch in self.book.standing.epochs.items()
+            for lead, epoch in later.items()
             if epoch > told.get(versions[lead], 0)
         ]
 
-    @property
-    def _versions(self) -> dict[int, int]:
-        """The versions of the plans that groups have, by the groups' first workers."""
-        versions = dict.fromkeys(self.book.standing.epochs, self._in_force.version)
+    def _versions(self, leads: Iterable[int]) -> dict[int, int]:
+        """Return the versions of the plans that some groups have, by the groups' first workers."""
+        versions = dict.fromkeys(leads, self._in_force.version)
+        if not versions:
+            return {}
         return versions | {group.workers[0]: group.plan.version for group in self._in_force.groups}
 
     def _tell_epochs(self) -> None:
@@ -398,7 +400,7 @@ class ServedPace:
         there = {site for site in there if not lost_between(self._in_force, site, lost)}
         told = {
             lead: self._told[version].workers
-            for lead, version in self._versions.items()
+            for lead, version in self._versions(self.book.standing.epochs).items()
             if version in self._told
         }
         pulls = self.book.last_pulls(there, self._last_to == "one", told)

@@ -90,8 +90,11 @@ class Groups:
         self._members: dict[int, dict[int, None]] = {}
         self.stages = Stages[Stage, Happens]("group", TABLE, (), Stage.OUT)
         self._to_change: set[int] = set()
+        self._places: dict[int, int] = {}  # by lead, among all groups that were formed
+        self._formed = 0
         self.lead_of: dict[int, int] = {}
         self.epochs: dict[int, int] = {}
+        self._later: set[int] = set()  # the leads whose epoch is not 0
         for group in groups:
             self.form(min(group), sorted(group), sorted(group), 0)
 
@@ -106,6 +109,10 @@ class Groups:
     def leads(self) -> tuple[int, ...]:
         """The leads of all groups, in the groups' order."""
         return tuple(self._members)
+
+    def place_of(self, lead: int) -> int:
+        """Return a number that rises in the groups' order."""
+        return self._places[lead]
 
     def all_of(self, lead: int) -> list[int]:
         """Return a group's workers, lost ones included."""
@@ -125,7 +132,9 @@ class Groups:
         self._members[lead] = dict.fromkeys(members)
         self.stages.put(lead, Stage.OUT)
         self.lead_of |= dict.fromkeys(workers, lead)
-        self.epochs[lead] = epoch
+        self._places[lead] = self._formed
+        self._formed += 1
+        self._begin_epoch(lead, epoch)
 
     def add(self, worker: int) -> None:
         """Make a worker a member of its group."""
@@ -141,7 +150,17 @@ class Groups:
 
     def begin_epoch(self, lead: int) -> None:
         """Void the sums of a group that are under way."""
-        self.epochs[lead] += 1
+        self._begin_epoch(lead, self.epochs[lead] + 1)
+
+    def _begin_epoch(self, lead: int, epoch: int) -> None:
+        self.epochs[lead] = epoch
+        if epoch:
+            self._later.add(lead)
+
+    @property
+    def later_epochs(self) -> dict[int, int]:
+        """By lead, in the groups' order, the number of the present epoch, where it is not 0."""
+        return {lead: self.epochs[lead] for lead in sorted(self._later, key=self.place_of)}
 
     # --- change
 
@@ -170,7 +189,8 @@ class Groups:
     def dissolve_changing(self) -> None:
         """Remove the groups that are to change; their workers are in no group then."""
         for lead in self._to_change:
-            del self._members[lead], self.epochs[lead]
+            del self._members[lead], self.epochs[lead], self._places[lead]
             self.stages.remove(lead)
+        self._later -= self._to_change
         self._to_change = set()
         self.lead_of = {each: lead for each, lead in self.lead_of.items() if lead in self._members}

@@ -59,6 +59,11 @@ class Standing:
         return self._groups.epochs
 
     @property
+    def later_epochs(self) -> dict[int, int]:
+        """By lead, the number of the group's present epoch, where it is not 0."""
+        return self._groups.later_epochs
+
+    @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
         """The members of each group; a group may be empty."""
         return tuple(tuple(self._groups[lead]) for lead in self._groups.leads)

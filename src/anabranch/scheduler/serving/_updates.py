@@ -111,6 +111,7 @@ class Updates:
         made: by worker, the latest update that it had permission for.
         settled: by worker, the latest update that the pace was told of, or that was lost.
         servers: see above.
+        complete: the updates under way that are complete: see the head of this module.
         closed: whether no further permission is granted.
     """
 
@@ -124,6 +125,7 @@ class Updates:
         self.closed = False
         self._ahead = ahead
         self._under_way: dict[Update, _UnderWay] = {}
+        self.complete: dict[Update, None] = {}  # in the order in which they became so
         # Kept after the updates are settled: a server's late part of one is then no error.
         self._given_up: set[Update] = set()
         self._model = dict.fromkeys(self.made, 0)  # the version that each worker has, or will get
@@ -160,10 +162,6 @@ class Updates:
     def computing(self) -> Iterator[Update]:
         """Iterate over the updates whose workers have not asked to proceed after them."""
         return (update for update, each in self._under_way.items() if not each.asked)
-
-    def asked_after(self) -> set[int]:
-        """Return the workers that have asked to proceed after an update under way."""
-        return {worker for (worker, _), each in self._under_way.items() if each.asked}
 
     # --- events of an update
 
@@ -205,6 +203,7 @@ class Updates:
         if following is not None and not following.asked:
             # The worker computes one update at a time, so the one ahead begins only now.
             following.began_s = now_s
+        self._judge(update)
         return Iteration(samples, each.compute_s, iteration_s)
 
     def come(self, server: int, update: Update, squared_norm: float | None) -> None:
@@ -220,6 +219,7 @@ class Updates:
                 f"site {server} has update {update[1]} of site {update[0]} twice"
             )
         parts[server] = squared_norm
+        self._judge(update)
 
     def _awaited(self, update: Update) -> _UnderWay:
         each = self._under_way.get(update)
@@ -229,16 +229,23 @@ class Updates:
 
     def void(self, workers: Collection[int]) -> None:
         """Forget the parts that servers have of some workers' updates: their sums are void."""
-        for (worker, _), each in self._under_way.items():
-            if worker in workers:
+        for update, each in self._under_way.items():
+            if update[0] in workers:
                 each.parts.clear()
+                self._judge(update)
 
-    def is_complete(self, update: Update) -> bool:
-        """Return whether an update is complete: see the head of this module."""
-        each = self._under_way.get(update)
-        if each is None or not each.asked:
-            return False
-        return each.parts.keys() == self.servers or update in self._given_up
+    def _judge(self, update: Update) -> None:
+        """Find out whether an update under way is complete."""
+        each = self._under_way[update]
+        is_here = each.parts.keys() == self.servers or update in self._given_up
+        if each.asked and is_here:
+            self.complete[update] = None
+        else:
+            self.complete.pop(update, None)
+
+    def _end(self, update: Update) -> _UnderWay:
+        self.complete.pop(update, None)
+        return self._under_way.pop(update)
 
     def squared_norm(self, update: Update) -> float | None:
         """Return an update's squared norm; None if a server does not tell that of its part."""
@@ -261,7 +268,7 @@ class Updates:
         is_given_up = (workers[0], first) in self._given_up
         last = self.made[workers[0]] if is_given_up else first
         numbers = range(first, last + 1)
-        if not all(self.is_complete((worker, k)) for worker in workers for k in numbers):
+        if not all((worker, k) in self.complete for worker in workers for k in numbers):
             return None
         compute_s = max(self._under_way[worker, first].compute_s for worker in workers)
         pushed = {number: self._pop(tuple(workers), number) for number in numbers}
@@ -271,7 +278,7 @@ class Updates:
     def _pop(self, workers: tuple[int, ...], number: int) -> Pushed:
         # If the updates were added up, each has the squared norm of their mean: any one will do.
         squared_norm = self.squared_norm((workers[0], number))
-        each = [self._under_way.pop((worker, number)) for worker in workers]
+        each = [self._end((worker, number)) for worker in workers]
         loss = _sum([update.loss for update in each])
         mean_loss = None if loss is None else loss / len(each)
         return Pushed(workers, min(update.based_on for update in each), mean_loss, squared_norm)
@@ -280,6 +287,8 @@ class Updates:
         """Give up and return all updates of a worker that are under way."""
         under_way = self.of(worker)
         self._given_up.update(under_way)
+        for update in under_way:
+            self._judge(update)
         return under_way
 
     def have_asked(self, worker: int) -> bool:
@@ -289,7 +298,7 @@ class Updates:
     def drop(self, worker: int) -> None:
         """Settle a worker's updates under way without telling the pace."""
         for update in self.of(worker):
-            del self._under_way[update]
+            self._end(update)
         self.settled[worker] = self.made[worker]
 
     def lose(self, worker: int) -> tuple[Update, ...]:
