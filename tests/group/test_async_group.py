@@ -24,13 +24,13 @@ def mean(elements: int) -> Terms:
 
 
 def test_sites_exchange_gather_and_leave_in_one_event_loop() -> None:
-    async def program(group: AsyncGroup) -> tuple[float, tuple[int, ...], int, list[str]]:
+    async def program(group: AsyncGroup) -> tuple[float, tuple[int, ...], int, tuple[str, ...]]:
         values = np.full(5000, group.index, np.float32)
         done = await group.exchange(Flat(values), mean(5000))
         gathered = await group.agent.gather(b"%d" % group.index)
         return float(values[-1]), done.members, len(gathered.values), group.names
 
-    assert alike(3, program) == [(1.0, (0, 1, 2), 3, ["s0", "s1", "s2"])] * 3
+    assert alike(3, program) == [(1.0, (0, 1, 2), 3, ("s0", "s1", "s2"))] * 3
 
 
 def test_the_state_of_training_is_handed_over_by_the_one_hand_over() -> None:

@@ -9,7 +9,7 @@ from anabranch.net.errors import UnauthorisedPeer
 from anabranch.net.identity import derive, proven
 from anabranch.net.messages import Join, Resume
 from anabranch.overlay import Link, Overlay, Site
-from anabranch.scheduler._members import Members
+from anabranch.scheduler._members import ABSENT, Members
 
 HERE = b"challenge"
 PAIR = Overlay("pair", (Site("a"), Site("b")), (Link(0, 1, 1e6), Link(1, 0, 1e6)))
@@ -28,9 +28,8 @@ def join(
 def test_addresses_are_known_once_everybody_has_joined() -> None:
     members = Members(PAIR, "secret", b"of this run")
     assert members.admit(join("b", 7), HERE) == 1
-    assert members.missing == [0]
+    assert members.addresses[0] == ABSENT
     assert members.admit(join("a", 8), HERE) == 0
-    assert not members.missing
     assert members.addresses == (("127.0.0.1", 8), ("127.0.0.1", 7))
 
 
@@ -50,7 +49,7 @@ def test_who_does_not_belong_is_refused_by_name(message: Join, named: str) -> No
     members.admit(join("b", 7), HERE)
     with pytest.raises(UnauthorisedPeer, match=named):
         members.admit(message, HERE)
-    assert members.missing == [0]
+    assert members.addresses[0] == ABSENT
 
 
 def test_only_who_is_gone_may_join_again_as_another_incarnation() -> None:
@@ -83,10 +82,9 @@ def test_a_lane_s_secret_is_known_at_both_its_ends_and_nowhere_else() -> None:
     members = Members(circle, "secret", b"of this run")
     for site in range(4):  # also where the link leads back alone: it may offer a connection
         near = {(site + 1) % 4, (site - 1) % 4}
-        assert members.lane_secrets(site) == tuple(
-            derive(members.secret(other), site) if other in near else b"" for other in range(4)
-        )
-    known = [secret for site in range(4) for secret in members.lane_secrets(site) if secret]
+        expected = {other: derive(members.secret(other), site) for other in near}
+        assert members.lane_secrets(site) == expected
+    known = [secret for site in range(4) for secret in members.lane_secrets(site).values()]
     assert len({*known, *map(members.secret, range(4))}) == 12
     assert Members(circle, "secret", b"of another").secret(0) != members.secret(0)
 

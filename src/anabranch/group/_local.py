@@ -103,7 +103,7 @@ def local(sites: int | Service = 2) -> Iterator[tuple[Group, ...]]:
     ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5])
     """
     service = _service(sites)
-    names = [site.name for site in service.overlay.sites]
+    names = service.overlay.names
     with _serving(service) as (address, token):
         places = [Place(scheduler=address, site=name, token=token) for name in names]
         with ThreadPoolExecutor(len(names)) as pool:  # each join waits for the others
@@ -153,7 +153,7 @@ def spawn(
             "connections and open files inside the function, since they cannot be pickled"
         ) from error
     service = _service(sites)
-    names = [site.name for site in service.overlay.sites]
+    names = service.overlay.names
     context = multiprocessing.get_context("spawn")
     with _serving(service) as (address, token):
         processes: list[Any] = []
@@ -179,7 +179,7 @@ def spawn(
                 pipe.close()
 
 
-def _results(names: list[str], processes: list[Any], pipes: list[Any]) -> list[Any]:
+def _results(names: Sequence[str], processes: list[Any], pipes: list[Any]) -> list[Any]:
     results: dict[int, Any] = {}
     hearsay = ""
     waiting = dict(enumerate(pipes))

@@ -210,7 +210,7 @@ class AsyncGroup:
         self.meter: Meter | None = None
         self.index = welcome.site
         self.overlay = overlays.loads(welcome.overlay_toml)
-        self.names = [site.name for site in self.overlay.sites]
+        self.names = self.overlay.names
         self.has_started = False
         self._loop = asyncio.get_running_loop()
         self._handing_on: set[asyncio.Task[None]] = set()  # sends of the state to newcomers

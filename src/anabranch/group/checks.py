@@ -199,7 +199,7 @@ def check_unserved(load: AnyLoad, serve: Serve, updates: int, batch_size: int) -
 
 def _check_served(service: Service, plan: Plan) -> None:
     serve, load = service.serving.serve, service.load
-    names = [site.name for site in service.overlay.sites]
+    names = service.overlay.names
     if unknown := [name for name in serve.only if name not in names]:
         raise ServiceError(
             f"serve.only: there is no site {unknown[0]!r}; the sites are {', '.join(names)}"

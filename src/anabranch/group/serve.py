@@ -151,7 +151,7 @@ async def _serve(
     log: EventLog | None,
     journal: FileJournal | None,
 ) -> None:
-    console = Console([site.name for site in service.overlay.sites], process.say)
+    console = Console(service.overlay.names, process.say)
     network = service.network(process.credentials)
     loop = asyncio.get_running_loop()
     scheduler: Scheduler

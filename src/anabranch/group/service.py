@@ -303,7 +303,7 @@ class Service:
     @property
     def workers(self) -> list[int]:
         """The sites that compute, by index, if the model is served."""
-        return self.serving.serve.workers([site.name for site in self.overlay.sites])
+        return self.serving.serve.workers(self.overlay.names)
 
     @property
     def repairs(self) -> bool:
@@ -343,7 +343,7 @@ class Service:
         """
         believed = self.believed()
         first = self.first_plan() if plan is None else plan
-        names = [site.name for site in self.overlay.sites]
+        names = self.overlay.names
         if not job_json:
             check(self, first, journal is not None)
         reforming = self._reforming(first, believed)
@@ -408,7 +408,7 @@ class Service:
             label=plan.label,
             overlay_toml=overlays.dumps(self.overlay),
             plan_json=plans.dumps(plan),
-            sites=[site.name for site in self.overlay.sites],
+            sites=[*self.overlay.names],
             buffer_bytes=size_bytes,
             chunk_elements=chunk,
             shaped=False,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 32
+WIRE_VERSION = 33
 MOST_GATHERED_BYTES = 1 << 20
 """The largest value that a site may contribute to a gathering (:class:`Gather`)."""
 MOST_NAME_CHARACTERS = 200  # of a subgroup's name, and of a gathering's purpose
@@ -433,7 +433,7 @@ class Welcome(Message, frozen=True):
         incarnations: the incarnation of every site, by index; empty for all 0.
         updates: how many updates the receiver's earlier incarnations were permitted to compute.
         secret: the receiver's secret, see :mod:`anabranch.net.identity`.
-        lane_secrets: the secrets of its lanes, by the other site; empty where there is no link.
+        lane_secrets: the secrets of its lanes, by the neighbour's index.
         repairs: whether exchanges continue after the loss of a site or a link.
         retries: whether an interrupted exchange is reduced again as a whole, so that its result has
             the contributions of one set of sites.
@@ -448,7 +448,7 @@ class Welcome(Message, frozen=True):
     incarnations: tuple[int, ...] = ()
     updates: int = 0
     secret: bytes = b""
-    lane_secrets: tuple[bytes, ...] = ()
+    lane_secrets: dict[int, bytes] = {}
     repairs: bool = False
     retries: bool = False
     is_new: bool = False

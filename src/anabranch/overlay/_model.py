@@ -312,6 +312,12 @@ class Overlay:
         """For each site, the sites that have a link to it, in order of index."""
         return self._adjacency((link.target, link.source) for link in self.links)
 
+    @cached_property
+    def neighbours(self) -> tuple[tuple[int, ...], ...]:
+        """For each site, the sites that a link joins it with in either direction, by index."""
+        both = zip(self.targets, self.sources, strict=True)
+        return tuple(tuple(sorted({*there, *back})) for there, back in both)
+
     def _adjacency(self, pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
         found: list[list[int]] = [[] for _ in self.sites]
         for a, b in pairs:
@@ -338,6 +344,11 @@ class Overlay:
     @cached_property
     def _by_name(self) -> Mapping[str, int]:
         return {site.name: i for i, site in enumerate(self.sites)}
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The sites' names, by index."""
+        return tuple(site.name for site in self.sites)
 
     def label(self, link: Link) -> str:
         """Return a link's name for people: ``source->target`` in site names."""

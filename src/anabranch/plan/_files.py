@@ -88,7 +88,7 @@ def dumps(plan: Plan) -> str:
     >>> dumps(Plan(1, (Tree(0, 1.0, (-1,), (-1,)),), label="alone"))
     '{"version":1,"label":"alone","trees":[{"root":0,"share":1.0,"up":[-1],"down":[-1]}],"routes":[]}'
     """
-    return msgspec.json.encode(_file_of(plan)).decode()
+    return plan.cached("json", lambda: msgspec.json.encode(_file_of(plan)).decode())
 
 
 def _file_of(plan: Plan) -> _PlanFile:

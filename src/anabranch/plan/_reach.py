@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal
 
 from anabranch.plan._model import ABSENT, NO_PARENT, Plan, Tree
 
@@ -111,14 +112,23 @@ def _places_up(plan: Plan, site: int, contributors: frozenset[int] | None) -> tu
     if contributors is not None and len(contributors) == 1:
         return _lone_up(plan, site, *contributors)
     places = []
-    for tree in plan.trees:
-        children = children_towards(
-            tree.up, plan.members if contributors is None else contributors
-        )[site]
+    for index, tree in enumerate(plan.trees):
+        children = _children(plan, index, "up", contributors)[site]
         parent = tree.up[site]
         path = plan.path(site, parent) if parent >= 0 else ()
         places.append(Place(max(parent, NO_PARENT), path, children))
     return tuple(places)
+
+
+def _children(
+    plan: Plan, index: int, way: Literal["up", "down"], members: frozenset[int] | None
+) -> tuple[tuple[int, ...], ...]:
+    """Return `children_towards` of a tree; kept, since each site of a simulation asks for it."""
+    parents = getattr(plan.trees[index], way)
+    return plan.cached(
+        ("children", index, way, members),
+        lambda: children_towards(parents, plan.members if members is None else members),
+    )
 
 
 def _lone_up(plan: Plan, site: int, contributor: int) -> tuple[Place, ...]:
@@ -163,9 +173,9 @@ def _places_down(
     if receivers is not None and len(receivers) == 1 and not by_nodes:
         return _lone_down(plan, site, *receivers)
     places = []
-    for tree in plan.trees:
-        children = children_towards(tree.down, plan.members if receivers is None else receivers)
-        paths = tuple(plan.path(site, child) for child in children[site])
+    for index, tree in enumerate(plan.trees):
+        children = _children(plan, index, "down", receivers)[site]
+        paths = tuple(plan.path(site, child) for child in children)
         places.append(Place(max(tree.down[site], NO_PARENT), paths_down=paths))
     return tuple(places)
 

@@ -215,7 +215,7 @@ class Admission:
             reason = f"{buffer_elements} elements, where this run has {run.buffer_elements}"
             self._turn_away(site, reason)
             return
-        incarnation, address = run.members.incarnations[site], run.members.address(site)
+        incarnation, address = run.members.incarnations[site], run.members.addresses[site]
         others = {*run.sessions} - {site} - (run.lives.lost - run.lives.newcomers)
         link = run.overlay.link
         near = [other for other in sorted(others) if link(site, other) or link(other, site)]

@@ -45,7 +45,7 @@ class Answers:
         if not request.stack_of:
             self._reply(connection, status, "")
             return
-        names = [site.name for site in run.overlay.sites]
+        names = run.overlay.names
         if request.stack_of not in names:
             raise OutOfPlaceMessage(
                 f"no site is called {request.stack_of}; the sites are {', '.join(names)}"

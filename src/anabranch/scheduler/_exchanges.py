@@ -106,7 +106,9 @@ class ExchangeBook:
 
     def is_last_to_ask(self, site: int, number: int) -> bool:
         """Return whether all other members have called for this exchange."""
-        return all(asked >= number for each, asked in self.asked.items() if each != site)
+        # From the end: sites often ask in order, so that the last ones show soonest that some wait.
+        others = (asked for each, asked in reversed(self.asked.items()) if each != site)
+        return all(asked >= number for asked in others)
 
     @property
     def is_level(self) -> bool:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from itertools import permutations
+from typing import TypeVar
 
 from anabranch.net.addresses import OUTBOUND_ONLY, is_loopback
 from anabranch.net.errors import UnauthorisedPeer
 from anabranch.net.identity import derive, is_proven
 from anabranch.net.messages import Join, Resume, StatusRequest
 from anabranch.overlay import Overlay, OverlayError
+
+T = TypeVar("T")
+
+ABSENT = ("", 0)
+"""The address of a site that has not joined."""
 
 
 class Members:
@@ -19,14 +24,18 @@ class Members:
         overlay: the network; each of its sites may join once.
         token: the shared secret that a site must prove to know.
         secret: the run's secret, from which the sites' secrets are derived.
+
+    Attributes:
+        addresses: where each site takes lanes, by index; ``ABSENT`` before it has joined.
+        incarnations: how many times each site has joined again, by index.
     """
 
     def __init__(self, overlay: Overlay, token: str, secret: bytes) -> None:
         self._overlay = overlay
         self._token = token.encode()
         self._secret = secret
-        self._addresses: dict[int, tuple[str, int]] = {}
-        self._incarnations = [0] * overlay.size
+        self.addresses: tuple[tuple[str, int], ...] = (ABSENT,) * overlay.size
+        self.incarnations = (0,) * overlay.size
         self._elsewhere: set[int] = set()  # on other machines than this one
 
     def admit(
@@ -59,27 +68,27 @@ class Members:
             site = self._overlay.index(join.name)
         except OverlayError as error:
             raise UnauthorisedPeer(str(error)) from None
-        near = [each for each in self._callers if self._are_linked(each, site)]
-        if near and not join.host and not goes_round:
+        if not join.host and not goes_round and (near := self._calling_neighbours(site)):
             other = self._overlay.sites[near[0]].name
             raise UnauthorisedPeer(
                 f"site {join.name!r} takes no connections, and neither does {other!r}; leave the "
                 "links between them out of the overlay, or let one take connections"
             )
         self._check_is_found(site, join.host, is_elsewhere, gone)
-        if site in self._addresses:
+        if self._has_joined(site):
             if site not in gone:
                 raise UnauthorisedPeer(
                     f"site {join.name!r} has joined already; if its process has died, try again in "
                     "some seconds"
                 )
-            self._incarnations[site] += 1
+            self.incarnations = _with(self.incarnations, site, self.incarnations[site] + 1)
         if is_elsewhere:
             self._elsewhere.add(site)
         else:
             self._elsewhere.discard(site)
         takes_calls = bool(join.host)
-        self._addresses[site] = (join.host, join.port) if takes_calls else (OUTBOUND_ONLY, site)
+        address = (join.host, join.port) if takes_calls else (OUTBOUND_ONLY, site)
+        self.addresses = _with(self.addresses, site, address)
         return site
 
     def _check_is_found(
@@ -87,9 +96,10 @@ class Members:
     ) -> None:
         """Check that no site on another machine has a link with a site that listens on loopback."""
         here = self._overlay.sites[site].name
-        for other, (its_host, _) in self._addresses.items():
-            if other in gone or not self._are_linked(site, other):
+        for other in self._overlay.neighbours[site]:
+            if other in gone or not self._has_joined(other):
                 continue
+            its_host, _ = self.addresses[other]
             there = self._overlay.sites[other].name
             if is_elsewhere and is_loopback(its_host):
                 hidden, host, remote = there, its_host, here
@@ -109,18 +119,19 @@ class Members:
 
     def restore(self, addresses: Sequence[tuple[str, int]], incarnations: Sequence[int]) -> None:
         """Restore the sites that had joined before a restart of the scheduler."""
-        self._addresses = {site: at for site, at in enumerate(addresses) if at[0]}
-        self._incarnations = [*incarnations]
+        self.addresses = (*addresses,)
+        self.incarnations = (*incarnations,)
 
     def forget(self, site: int) -> None:
         """Forget a site that joined and ended while others were still awaited."""
-        del self._addresses[site]
+        self.addresses = _with(self.addresses, site, ABSENT)
 
     def is_here(self, resume: Resume, challenge: bytes) -> bool:
         """Return whether a request comes from the present process of a site that has joined."""
         return (
-            resume.site in self._addresses
-            and resume.incarnation == self._incarnations[resume.site]
+            0 <= resume.site < self._overlay.size
+            and self._has_joined(resume.site)
+            and resume.incarnation == self.incarnations[resume.site]
             and self.is_of_site(resume, challenge)
         )
 
@@ -132,46 +143,31 @@ class Members:
         """Return the secret of a site."""
         return derive(self._secret, site)
 
-    def lane_secrets(self, site: int) -> tuple[bytes, ...]:
-        """Return the secrets with which a site opens lanes to the others, by their index.
+    def lane_secrets(self, site: int) -> dict[int, bytes]:
+        """Return the secrets with which a site opens lanes to its neighbours, by their index."""
+        return {other: derive(self.secret(other), site) for other in self._overlay.neighbours[site]}
 
-        A secret is empty where no link joins the two.
-        """
-        link, others = self._overlay.link, range(self._overlay.size)
-        return tuple(
-            derive(self.secret(other), site) if link(site, other) or link(other, site) else b""
-            for other in others
-        )
-
-    @property
-    def missing(self) -> Sequence[int]:
-        """The sites that have not joined yet."""
-        return [i for i in range(self._overlay.size) if i not in self._addresses]
-
-    def address(self, site: int) -> tuple[str, int]:
-        """Return the address at which a joined site takes lanes."""
-        return self._addresses[site]
+    def _has_joined(self, site: int) -> bool:
+        return self.addresses[site] != ABSENT
 
     @property
     def out_of_reach(self) -> frozenset[tuple[int, int]]:
         """The links between sites that have joined, neither of which takes connections."""
-        pairs = permutations(self._callers, 2)
+        pairs = (
+            pair
+            for site in range(self._overlay.size)
+            if self._calls_only(site)
+            for other in self._calling_neighbours(site)
+            for pair in ((site, other), (other, site))
+        )
         return frozenset(pair for pair in pairs if self._overlay.link(*pair))
 
-    @property
-    def _callers(self) -> list[int]:
-        return [i for i, address in self._addresses.items() if address[0] == OUTBOUND_ONLY]
+    def _calling_neighbours(self, site: int) -> list[int]:
+        return [each for each in self._overlay.neighbours[site] if self._calls_only(each)]
 
-    def _are_linked(self, one: int, other: int) -> bool:
-        link = self._overlay.link
-        return link(one, other) is not None or link(other, one) is not None
+    def _calls_only(self, site: int) -> bool:
+        return self.addresses[site][0] == OUTBOUND_ONLY
 
-    @property
-    def addresses(self) -> tuple[tuple[str, int], ...]:
-        """The address at which each site takes lanes, by index; no host before it has joined."""
-        return tuple(self._addresses.get(i, ("", 0)) for i in range(self._overlay.size))
 
-    @property
-    def incarnations(self) -> tuple[int, ...]:
-        """How many times each site has joined again, by index."""
-        return tuple(self._incarnations)
+def _with(values: tuple[T, ...], index: int, value: T) -> tuple[T, ...]:
+    return (*values[:index], value, *values[index + 1 :])

@@ -34,7 +34,7 @@ class Overview:
     def tell_waits(self) -> list[AwaitedSite]:
         """Tell sites that have waited for long which site they wait for; return these waits."""
         told = self._waits.news(self._waits.look(stalls(self._snapshot()), self._run.now_s()))
-        names = [site.name for site in self._run.overlay.sites]
+        names = self._run.overlay.names
         for wait in told:
             lagging = SiteAwaited(names[wait.stall.awaited], wait.seconds, wait.stall.what)
             for site in wait.stall.waiting & self._run.sessions.keys():

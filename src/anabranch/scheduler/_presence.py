@@ -30,7 +30,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 from anabranch import overlay as overlays
 from anabranch import plan as plans
@@ -157,14 +157,13 @@ class Presence:
     def _meet_if_enough(self) -> None:
         """Choose the sites of the start and welcome all, once enough have joined."""
         run, size = self._run, self._run.overlay.size
-        everyone, here = frozenset(range(size)), run.sessions.keys()
-        founders, missing = everyone, everyone - here
-        out_of_reach = run.members.out_of_reach
         least = None if self._repairs is None else self._repairs.begin_with
         if self._pace is not None:
             least = self._pace.begin_with
-        if missing and (least is None or len(here) < least):
+        if len(run.sessions) < (size if least is None else min(least, size)):
             return
+        founders = everyone = frozenset(range(size))
+        missing, out_of_reach = everyone - run.sessions.keys(), run.members.out_of_reach
         if self._pace is not None and missing:
             if not self._pace.can_begin_without(missing):
                 return
@@ -202,7 +201,7 @@ class Presence:
         run = self._run
         welcome = Welcome(
             site,
-            overlays.dumps(run.overlay),
+            self._overlay_toml,
             plans.dumps(run.channels.all.plan if self._pace is None else self._pace.plan),
             run.members.addresses,
             self._work,
@@ -215,6 +214,10 @@ class Presence:
             self._repairs is not None and run.is_newcomer(site),
         )
         run.post(site, welcome)
+
+    @cached_property
+    def _overlay_toml(self) -> str:
+        return overlays.dumps(self._run.overlay)  # long where sites are many, and all get the same
 
     def bear(self, site: int) -> None:
         """Tolerate a longer silence of a site while it prepares its part."""

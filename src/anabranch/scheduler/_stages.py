@@ -73,6 +73,10 @@ class Stages(Generic[Stage, Happens]):
                 raise RuntimeError(f"{self._kind} {thing} {what.value}, and it is {stage.value}")
             self.put(thing, self._table[stage][what])
 
+    def any_at(self, *stages: Stage) -> bool:
+        """Return whether a thing is at one of some stages."""
+        return any(self._at[stage] for stage in stages)
+
     def at(self, *stages: Stage) -> list[int]:
         """Return the things at some stages: stage by stage, each in the order of arrival."""
         return [thing for stage in stages for thing in self._at[stage]]

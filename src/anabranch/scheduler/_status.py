@@ -71,7 +71,7 @@ def status_of(snapshot: Snapshot, waits: Iterable[Wait] = ()) -> Status:
         snapshot: the snapshot of the scheduler.
         waits: what :meth:`anabranch.scheduler._waits.Waits.look` returns for its stalls.
     """
-    names = [site.name for site in snapshot.overlay.sites]
+    names = snapshot.overlay.names
     states = {site: _state(snapshot, site) for site in range(snapshot.overlay.size)}
     tally = snapshot.tally
     return Status(

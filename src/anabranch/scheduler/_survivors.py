@@ -216,7 +216,8 @@ class Survivors:
 
     def departed_of(self, channel: int) -> frozenset[int]:
         """Return the members of a channel that have departed and are not excluded yet."""
-        return self._run.lives.departed & {*self._run.channels.books.members(channel)}
+        departed = self._run.lives.departed
+        return departed and departed & {*self._run.channels.books.members(channel)}
 
     def exclude_departed(self, channel: int) -> None:
         """Exclude the departed sites of a channel, since a member of it makes a further call."""

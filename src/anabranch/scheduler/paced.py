@@ -35,6 +35,8 @@ class Serve(Table, frozen=True, kw_only=True):
 
     def workers(self, names: Sequence[str]) -> list[int]:
         """Return which of the sites with these names compute, by index."""
+        if not self.only:
+            return [*range(len(names))]
         return [index for index, name in enumerate(names) if name not in self.only]
 
 

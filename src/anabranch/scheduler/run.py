@@ -260,7 +260,7 @@ class Run:
 
     def write_joined(self, site: int, now_s: float) -> None:
         """Log that a site has joined."""
-        address = show(self.members.address(site))
+        address = show(self.members.addresses[site])
         name = self.overlay.sites[site].name
         self.note(events.SiteJoined(at_s=now_s, site=site, name=name, address=address))
 

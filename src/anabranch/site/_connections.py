@@ -121,7 +121,7 @@ class Connections:
     def begin(self) -> None:
         """Begin to offer connections: all sites are ready for lanes."""
         self._has_begun = True
-        for neighbour in range(self._config.overlay.size):
+        for neighbour in self._config.overlay.sources[self._config.site]:
             self.offer(neighbour)
 
     def offer(self, neighbour: int) -> None:

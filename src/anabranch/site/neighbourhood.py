@@ -8,6 +8,7 @@ connection of its lane has received nothing for unusually long.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anabranch.net.addresses import takes_calls
@@ -35,7 +36,7 @@ class DataPlaneConfig:
         addresses: (host, port) of every site, by index. Sites that take no connections have a
             special address, see :mod:`anabranch.net.addresses`.
         secret: this site's secret, see :mod:`anabranch.net.identity`.
-        lane_secrets: the secrets of its lanes, by the other site.
+        lane_secrets: the secrets of its lanes, by the neighbour.
         chunk_elements: the usual elements of a chunk, from which relay windows are computed.
         most_chunk_elements: the most elements of any chunk.
         room_elements: the most elements of data that arrives before its exchange has begun here.
@@ -51,7 +52,7 @@ class DataPlaneConfig:
     overlay: Overlay
     addresses: tuple[Address, ...]
     secret: bytes
-    lane_secrets: tuple[bytes, ...]
+    lane_secrets: Mapping[int, bytes]
     chunk_elements: int
     most_chunk_elements: int
     room_elements: int
@@ -80,22 +81,23 @@ class Neighbourhood:
         config: the data plane's configuration.
 
     Attributes:
-        addresses, incarnations: of every site, by index.
+        addresses, incarnations: of this site and its neighbours, by index.
         lost: the lost neighbours.
     """
 
     def __init__(self, config: DataPlaneConfig) -> None:
         self._config = config
-        self.addresses = [*config.addresses]
-        self.incarnations: list[int] = [*(config.incarnations or [0] * config.overlay.size)]
+        known = (config.site, *config.overlay.neighbours[config.site])
+        self.addresses = {each: config.addresses[each] for each in known}
+        of_all = config.incarnations
+        self.incarnations = {each: of_all[each] if of_all else 0 for each in known}
         self.lost: set[int] = set()
         self._silent: dict[int, set[Connection]] = {}  # silent connections, by neighbour
 
     def near(self) -> list[tuple[int, int]]:
         """Return the sites that this one has a link to, each with its incarnation."""
         site, overlay = self._config.site, self._config.overlay
-        linked = [each for each in range(overlay.size) if overlay.link(site, each)]
-        return [(each, self.incarnations[each]) for each in linked]
+        return [(each, self.incarnations[each]) for each in overlay.targets[site]]
 
     def that_are_lost(self) -> list[tuple[int, int]]:
         """Return the lost neighbours, each with its incarnation."""

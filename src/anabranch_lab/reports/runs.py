@@ -61,7 +61,7 @@ class Run:
             issued = tuple(load_plan(event.plan_json) for event in summary.plans)
             for each in (plan, *issued):
                 each.check_fits(overlay)
-            if summary.sites != tuple(site.name for site in overlay.sites):
+            if summary.sites != overlay.names:
                 raise ValueError("the run's sites are not those of its overlay")
         except LogError:
             raise
@@ -325,7 +325,7 @@ class Bottleneck:
 
 def bottleneck(overlay: Overlay, plan: Plan) -> Bottleneck | None:
     """Return the busiest link or port; None for a plan without links."""
-    load, names = link_load(plan), [site.name for site in overlay.sites]
+    load, names = link_load(plan), overlay.names
     used = [
         Bottleneck(
             f"{names[pair[0]]} → {names[pair[1]]}", carried, link.goodput_bps, pair, link.basis

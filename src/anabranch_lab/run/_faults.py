@@ -502,7 +502,7 @@ def _drawn(
         links, where = _links(fault, entry, overlay)
         yield LinkFactor(links, 0.0, None), f"outage of {where}"
         return
-    names = [site.name for site in overlay.sites]
+    names = overlay.names
     of_pairs: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for link in overlay:
         ends = min(link.source, link.target), max(link.source, link.target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -76,7 +77,7 @@ class HeldWeights:
 
             save_state(_part(path, self._site), {"parameters": self._parameters()}, {})
 
-    def gather(self, path: Path, names: list[str]) -> None:
+    def gather(self, path: Path, names: Sequence[str]) -> None:
         """Join all parts into the final weights, at the first server only.
 
         Args:

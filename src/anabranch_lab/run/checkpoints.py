@@ -167,7 +167,7 @@ class _About:
     path: Path
     round: int
     site: int
-    sites: list[str]
+    sites: tuple[str, ...]
     scenario: dict[str, Any]
 
     @classmethod
@@ -184,11 +184,11 @@ class _About:
             path,
             int(texts["round"]),
             int(texts["site"]),
-            json.loads(texts["sites"]),
+            tuple(json.loads(texts["sites"])),
             json.loads(texts["scenario"]),
         )
 
-    def check(self, round: int, site: int, sites: list[str], scenario: Scenario) -> None:
+    def check(self, round: int, site: int, sites: tuple[str, ...], scenario: Scenario) -> None:
         """Check that a site of this run can resume from it."""
         if self.sites != sites:
             raise CheckpointError(
@@ -232,7 +232,7 @@ def _shown(value: Any) -> str:
     return "not given" if value is None else json.dumps(value)
 
 
-def check(folder: Path, scenario: Scenario, sites: list[str]) -> None:
+def check(folder: Path, scenario: Scenario, sites: tuple[str, ...]) -> None:
     """Check, before a run begins, that it can resume from a round's checkpoints.
 
     Raises:
@@ -262,7 +262,7 @@ def plan_course(
     course = Course(after_round=0 if resume is None else round_of(resume), save_every=save_every)
     check_course(scenario, course)
     if resume is not None:
-        check(resume, scenario, [site.name for site in overlay.sites])
+        check(resume, scenario, overlay.names)
     return course
 
 
@@ -323,7 +323,7 @@ class Keeper:
         CheckpointError: the run saves checkpoints, and this site has no folder for them.
     """
 
-    def __init__(self, job: Job, files: Files, site: int, sites: list[str]) -> None:
+    def __init__(self, job: Job, files: Files, site: int, sites: tuple[str, ...]) -> None:
         self._job = job
         self._files = files
         self._site = site

@@ -258,7 +258,7 @@ def _known_elements(scenario: Scenario, overlay: Overlay) -> int | None:
     if isinstance(scenario.task, Own):
         return None
     try:
-        return buffer_elements(scenario, tuple(site.name for site in overlay.sites), None)
+        return buffer_elements(scenario, overlay.names, None)
     except ValueError as error:
         raise ScenarioError(f"task.model: {error}") from None
 

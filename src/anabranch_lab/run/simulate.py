@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -54,6 +55,7 @@ T = TypeVar("T")
 
 _TOKEN = "simulated"  # no other process can connect
 _EVENTS_A_COMMIT = 1000
+_ALLOCATIONS_A_COLLECTION = 50_000
 _UNUSUAL_S = 0.4  # after this, real lanes that were never silent count as unusually silent
 
 
@@ -91,7 +93,8 @@ def simulate(
     course = plan_course(scenario, overlay, save_every, resume)
     service = service_of(scenario, overlay, control_latency_s=scenario.control_latency_s(overlay))
     plan = service.first_plan()
-    with one_thread(scenario), EventLog.create(log_path, commit_every=_EVENTS_A_COMMIT) as log:
+    log_file = EventLog.create(log_path, commit_every=_EVENTS_A_COMMIT)
+    with one_thread(scenario), rare_collections(), log_file as log:
         files = Files(data_dir, weights_of(log_path), checkpoints_of(log_path), resume)
         simulation = _Simulation(scenario, service, plan, log, course, files, on_round)
         try:
@@ -125,6 +128,17 @@ def one_thread(scenario: Scenario) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Let the garbage collector run less often: a simulated site is many objects that stay."""
+    usual = gc.get_threshold()
+    gc.set_threshold(_ALLOCATIONS_A_COLLECTION, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 class _Simulation:

@@ -333,7 +333,7 @@ def check_data(scenario: Scenario, overlay: Overlay, data_dir: Path | None) -> N
         return
     try:
         data = _load_task(task.data, data_dir)
-        _shards(scenario, task, tuple(site.name for site in overlay.sites), data_dir)
+        _shards(scenario, task, overlay.names, data_dir)
         _build_model(task, data, scenario.seed)
     except ValueError as error:
         raise ScenarioError(str(error)) from None

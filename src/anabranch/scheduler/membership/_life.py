@@ -170,9 +170,9 @@ class Lives(Stages[Stage, Happens]):
     @property
     def has_formed(self) -> bool:
         """Whether the sites of the start are chosen."""
-        return not self.at(Stage.ABSENT, Stage.JOINED)
+        return not self.any_at(Stage.ABSENT, Stage.JOINED)
 
     @property
     def are_ready(self) -> bool:
         """Whether the sites of the start are chosen and none still prepares its part."""
-        return self.has_formed and not self.at(Stage.PREPARING)
+        return self.has_formed and not self.any_at(Stage.PREPARING)

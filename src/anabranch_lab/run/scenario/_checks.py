@@ -414,7 +414,7 @@ def check(scenario: Scenario, overlay: Overlay) -> None:
         compute_model(scenario, overlay)
     except (FaultError, ComputeError) as error:
         raise ScenarioError(str(error)) from None
-    names = {site.name for site in overlay.sites}
+    names = {*overlay.names}
     stated = scenario.load.samples if isinstance(scenario.load, StatedBatches) else {}
     if unknown := [name for name in stated if name not in names]:
         raise ScenarioError(f"load.samples: the overlay has no site {unknown[0]!r}")
@@ -456,7 +456,7 @@ def _check_forest(scenario: Scenario) -> None:
 
 
 def _check_groups(plan: Plan, scenario: Scenario, overlay: Overlay) -> None:
-    names = [site.name for site in overlay.sites]
+    names = overlay.names
     why = groups_misfit(plan, scenario.workers(overlay), names)
     if why is not None:
         raise PlanError(why)

@@ -243,6 +243,8 @@ class Scenario(Table, frozen=True, kw_only=True):
             names: of all sites.
             site: by index; none has servers.
         """
+        if not isinstance(self.load, StatedBatches):
+            return 1.0  # all first batches have as many samples
         samples = [self.samples_of(name) for name in names]
         return samples[site] * len(samples) / sum(samples) if sum(samples) else 1.0
 
@@ -262,7 +264,7 @@ class Scenario(Table, frozen=True, kw_only=True):
 
     def workers(self, overlay: Overlay) -> list[int]:
         """Return the sites that compute, by index."""
-        return self.workers_named([site.name for site in overlay.sites])
+        return self.workers_named(overlay.names)
 
     def workers_named(self, names: Sequence[str]) -> list[int]:
         """Return the indices, among sites with these names, of those that compute."""
@@ -283,7 +285,7 @@ def compute_model(scenario: Scenario, overlay: Overlay) -> ComputeModel | None:
     """
     if scenario.compute is None:
         return None
-    names = [site.name for site in overlay.sites]
+    names: Sequence[str] = overlay.names
     if scenario.clients is not None:
         names = [f"client-{number}" for number in range(scenario.clients.registered)]
     return ComputeModel(scenario.compute, names, scenario.seed)
