@@ -844,7 +844,7 @@ def test_lanes_are_borne_with_alike_at_the_end_that_opens_them_and_at_the_other(
         called, caller = Ear(), Ear()
         networks = Networks(LIMITS)
         listener = await networks.data.listen(("127.0.0.1", 0), called.welcome)
-        lanes, _ = networks.lanes(PAIR, 0, [], least_silence_s=0.5, stillness_s=60.0)
+        lanes, _ = networks.lanes(PAIR, 0, {}, least_silence_s=0.5, stillness_s=60.0)
         connection = await lanes.connect(listener.address, caller)
         connection._liveness.end()  # type: ignore[attr-defined]
         await asyncio.sleep(30.0)
@@ -874,7 +874,7 @@ def test_lanes_to_a_site_that_comes_later_have_the_congestion_control_that_suits
         called, caller = Ear(), Ear()
         networks = Networks(LIMITS)
         listener = await networks.data.listen(("127.0.0.1", 0), called.welcome)
-        lanes, _ = networks.lanes(PAIR, 0, [("127.0.0.1", 1), ("", 0)], 60.0, 60.0, asked)
+        lanes, _ = networks.lanes(PAIR, 0, {0: ("127.0.0.1", 1), 1: ("", 0)}, 60.0, 60.0, asked)
         networks.moved(1, listener.address)
         used.clear()
         connection = await lanes.connect(listener.address, caller)

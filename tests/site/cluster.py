@@ -251,7 +251,7 @@ class Cluster:
             self.ports, site, name, refused=refused, moved=moved, takes_calls=takes_calls
         )
         await agent.join(self.address)
-        for other, address in enumerate(agent.welcome.addresses):
+        for other, address in agent.welcome.addresses.items():
             moved(other, address)
         lanes = self.ports.lanes(site)
         if self._shaped:

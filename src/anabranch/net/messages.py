@@ -428,9 +428,10 @@ class Welcome(Message, frozen=True):
         site: the receiver's index.
         overlay_toml: the overlay, as ``anabranch.overlay.dumps`` writes it.
         plan_json: the first plan, as ``anabranch.plan.dumps`` writes it.
-        addresses: (host, port) of every site, by index; no host where a site has not joined yet.
+        addresses: (host, port) of the receiver and of its neighbours, by index; no host where a
+            site has not joined yet.
         work: the task, opaque to the network and the scheduler.
-        incarnations: the incarnation of every site, by index; empty for all 0.
+        incarnations: of the same sites, by index.
         updates: how many updates the receiver's earlier incarnations were permitted to compute.
         secret: the receiver's secret, see :mod:`anabranch.net.identity`.
         lane_secrets: the secrets of its lanes, by the neighbour's index.
@@ -443,9 +444,9 @@ class Welcome(Message, frozen=True):
     site: int
     overlay_toml: str
     plan_json: str
-    addresses: tuple[tuple[str, int], ...]
+    addresses: dict[int, tuple[str, int]]
     work: str
-    incarnations: tuple[int, ...] = ()
+    incarnations: dict[int, int]
     updates: int = 0
     secret: bytes = b""
     lane_secrets: dict[int, bytes] = {}

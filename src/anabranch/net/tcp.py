@@ -19,7 +19,7 @@ import secrets
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -947,7 +947,7 @@ class Networks:
         self,
         overlay: Overlay,
         site: int,
-        addresses: Sequence[Address],
+        addresses: Mapping[int, Address],
         least_silence_s: float,
         stillness_s: float,
         congestion_control: str | None = None,
@@ -957,7 +957,7 @@ class Networks:
         Args:
             overlay: describes the links.
             site: the site that opens the lanes.
-            addresses: the address of every site, by index; see ``moved``.
+            addresses: of the neighbours, by index; see ``moved``.
             least_silence_s: the least silence that ends a lane, at either end.
             stillness_s: the least silence that ends a lane while the peer's kernel answers.
             congestion_control: of every lane; None to choose by link, see :func:`suits`.
@@ -967,7 +967,7 @@ class Networks:
         links = (link for link in overlay.links if link.source == site)
         self._suits = {link.target: congestion_control or suits(link) for link in links}
         self._controls = {}
-        for target, address in enumerate(addresses):
+        for target, address in addresses.items():
             self.moved(target, address)
         network = TcpNetwork(
             self._lane_limits,

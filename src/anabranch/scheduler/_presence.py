@@ -196,16 +196,18 @@ class Presence:
         )
 
     def _greet(self, site: int) -> None:
-        """Welcome a site: send it the overlay, the plan, addresses and secrets."""
+        """Welcome a site: send it the overlay, the plan, and what it needs of its neighbours."""
         self.bear(site)
         run = self._run
+        here = (site, *run.overlay.neighbours[site])
+        addresses, incarnations = run.members.addresses, run.members.incarnations
         welcome = Welcome(
             site,
             self._overlay_toml,
             plans.dumps(run.channels.all.plan if self._pace is None else self._pace.plan),
-            run.members.addresses,
+            {each: addresses[each] for each in here},
             self._work,
-            run.members.incarnations,
+            {each: incarnations[each] for each in here},
             0 if self._pace is None else self._pace.book.standing.made(site),
             run.members.secret(site),
             run.members.lane_secrets(site),

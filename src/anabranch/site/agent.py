@@ -264,6 +264,7 @@ class SiteAgent:
             site=self.welcome.site,
             overlay=overlays.loads(self.welcome.overlay_toml),
             addresses=self.welcome.addresses,
+            incarnations=self.welcome.incarnations,
             secret=self.welcome.secret,
             lane_secrets=self.welcome.lane_secrets,
             chunk_elements=transport.chunk_elements,
@@ -272,7 +273,6 @@ class SiteAgent:
             strands=transport.strands,
             auxiliary=transport.auxiliary,
             stamped=meter is not None,
-            incarnations=self.welcome.incarnations,
             repairs=self.welcome.repairs,
         )
         self._instruments = Instruments(

@@ -264,7 +264,7 @@ class Control:
             await asyncio.sleep(_LONGEST_PAUSE_S)
         self._site = welcome.site
         self._secret = welcome.secret
-        self._incarnation = welcome.incarnations[welcome.site] if welcome.incarnations else 0
+        self._incarnation = welcome.incarnations[welcome.site]
         return welcome
 
     async def _connect_first(self, scheduler: Address, patience_s: float) -> Connection:

@@ -33,8 +33,9 @@ class DataPlaneConfig:
     Args:
         site: this site's index.
         overlay: sites and links; sites connect only along its links.
-        addresses: (host, port) of every site, by index. Sites that take no connections have a
-            special address, see :mod:`anabranch.net.addresses`.
+        addresses: (host, port) of this site and of its neighbours, by index. Sites that take no
+            connections have a special address, see :mod:`anabranch.net.addresses`.
+        incarnations: of the same sites, by index, see :class:`anabranch.net.messages.Welcome`.
         secret: this site's secret, see :mod:`anabranch.net.identity`.
         lane_secrets: the secrets of its lanes, by the neighbour.
         chunk_elements: the usual elements of a chunk, from which relay windows are computed.
@@ -43,14 +44,13 @@ class DataPlaneConfig:
         strands: the number of connections of each lane.
         auxiliary: the bounds of primary and auxiliary paths; None for the defaults.
         stamped: whether chunks carry the stamps that measure links.
-        incarnations: the incarnation of every site, by index, see
-            :class:`anabranch.net.messages.Welcome`; empty for all 0.
         repairs: whether an exchange that loses a lane waits for a repair, instead of failing.
     """
 
     site: int
     overlay: Overlay
-    addresses: tuple[Address, ...]
+    addresses: Mapping[int, Address]
+    incarnations: Mapping[int, int]
     secret: bytes
     lane_secrets: Mapping[int, bytes]
     chunk_elements: int
@@ -59,7 +59,6 @@ class DataPlaneConfig:
     strands: int = 1
     auxiliary: Auxiliary | None = None
     stamped: bool = False
-    incarnations: tuple[int, ...] = ()
     repairs: bool = False
 
     def __post_init__(self) -> None:
@@ -87,10 +86,7 @@ class Neighbourhood:
 
     def __init__(self, config: DataPlaneConfig) -> None:
         self._config = config
-        known = (config.site, *config.overlay.neighbours[config.site])
-        self.addresses = {each: config.addresses[each] for each in known}
-        of_all = config.incarnations
-        self.incarnations = {each: of_all[each] if of_all else 0 for each in known}
+        self.addresses, self.incarnations = {**config.addresses}, {**config.incarnations}
         self.lost: set[int] = set()
         self._silent: dict[int, set[Connection]] = {}  # silent connections, by neighbour
 

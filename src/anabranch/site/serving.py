@@ -168,7 +168,7 @@ class Serving:
         self._waits = served.comes_later
         self._waiting: list[Advance] = []  # kept until ``reload``
         terms = Terms(Op.STEP, served.wire, len(served.model))
-        is_later = bool(welcome.incarnations) and welcome.incarnations[welcome.site] > 0
+        is_later = welcome.incarnations[welcome.site] > 0
         self._part = partial(Served, welcome.site, chunks=chunks, terms=terms, is_later=is_later)
         self._only = plan.version  # of the only part, where there are no groups
         self._version_of: dict[int, int] = {}  # the version of its group's plan, by worker

@@ -151,7 +151,7 @@ class _RealWorld:
         self._site, self._began = welcome.site, began
         self._model = compute_model(scenario, overlay)
         self._overlay = overlay
-        for site, address in enumerate(welcome.addresses):
+        for site, address in welcome.addresses.items():
             self.moved(site, address)
         if scenario.shaped and self.listen is None:
             raise RunAborted(
