@@ -123,8 +123,9 @@ def run_once(case: Case) -> dict[str, float]:
         return float(last - first)
 
     gigabytes = sent * (case.rounds - 1) / case.rounds / 1e9
+    assert summary.started.limit_s is not None
     return {
-        "share_of_limit": (summary.started.limit_s or 0.0) / median(rounds),
+        "share_of_limit": summary.started.limit_s / median(rounds),
         "cpu_s_per_gb": sum(map(spent_s, pids)) / gigabytes,
         "scheduler_cpu_s_per_gb": spent_s("the scheduler") / gigabytes,
         "round_s": median(rounds),

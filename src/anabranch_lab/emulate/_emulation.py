@@ -164,7 +164,9 @@ class Emulation:
 
     @property
     def relay_busy(self) -> float | None:
-        """How busy the relay was while it carried data, in [0, 1]; None: there is no relay.
+        """How busy the relay was while it carried data, in [0, 1].
+
+        None if there is no relay, or it has not said so yet.
 
         While the relay has time to spare, the times that links take are the network's.
         """
@@ -312,13 +314,13 @@ class _Relay:
         if self.popen.poll() is not None:
             raise EmulationError(f"the relay between the sites has ended: {self._account()}")
 
-    def busy(self) -> float:
+    def busy(self) -> float | None:
         """See :attr:`Emulation.relay_busy`."""
         assert self.popen.stdout is not None
         told = self.popen.stdout.fileno()
         while select.select([told], [], [], 0.0)[0] and (said := os.read(told, 1 << 16)):
             self._said = (self._said + said.decode())[-100:]
-        return share_of(self._said) or 0.0
+        return share_of(self._said)
 
     def _account(self) -> str:
         self._stderr.seek(0)
