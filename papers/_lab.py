@@ -117,7 +117,6 @@ class Lab:
             if file is not None:
                 ran = Ran(replace(ran.made, scenario_file=file.name), ran.cpu_s)
             self._known[text] = ran
-            self._record(*wanted[text], ran)
 
         left = []
         for text, (what, _) in wanted.items():

@@ -49,7 +49,12 @@ class Store(Protocol):
         """Keep a run."""
 
 
-_fields = cache(msgspec.structs.fields)  # compiles annotations at each call
+@cache  # msgspec compiles annotations at each call
+def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, msgspec.structs.FieldInfo], ...]:
+    """Return a struct's fields, each with its name in a language, such as ``Fapt.roots``."""
+    return tuple((f"{kind.__name__}.{each.name}", each) for each in msgspec.structs.fields(kind))
+
+
 _AS_THEY_ARE = {str, int, bool, type(None)}  # most values, so they are looked for first
 
 
@@ -68,8 +73,8 @@ def written(settings: Any, names: set[str], language: Collection[str] | None = N
             return value
         if isinstance(value, msgspec.Struct):
             found = {"": type(value).__name__}
-            for each in _fields(type(value)):
-                name, of = f"{type(value).__name__}.{each.name}", getattr(value, each.name)
+            for name, each in _fields(type(value)):
+                of = getattr(value, each.name)
                 if language is None or name in language or not _has_default(each, of):
                     names.add(name)
                     found[each.name] = write(of)
