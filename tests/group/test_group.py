@@ -6,8 +6,10 @@ import asyncio
 import re
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -34,7 +36,7 @@ from anabranch.net.network import Connection
 from anabranch.net.session import Session
 from anabranch.net.tcp import TcpNetwork
 from anabranch.net.tls import SCHEDULER, Credentials
-from anabranch.overlay import Link, Overlay, Site
+from anabranch.overlay import Link, Overlay, Site, _toml
 from anabranch.pace import AnyPace, Asp, Bsp, FedBuff
 from anabranch.plan import Auxiliary, Fapt, Star
 from anabranch.scheduler._presence import Presence
@@ -1485,3 +1487,20 @@ def test_every_public_name_of_a_group_is_documented() -> None:
     assert len(names) > 10
     missing = [name for name in names if f"`{name}`" not in page and f"`{name}(" not in page]
     assert not missing
+
+
+def test_the_sites_of_local_parse_the_overlay_that_all_are_sent_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parsed, make = [], _toml._make
+
+    def slowly(text: str, unknown_rate_bps: float | None, folder: Path | None) -> Overlay:
+        parsed.append(text)
+        time.sleep(0.2)  # the other sites are welcomed meanwhile
+        return make(text, unknown_rate_bps, folder)
+
+    monkeypatch.setattr(_toml, "_make", slowly)
+    service = anabranch.Service(replace(overlay_of(8), name=f"new-{time.time_ns()}"))
+    with anabranch.local(service):
+        pass
+    assert len(parsed) == 1

@@ -1,9 +1,6 @@
 """Our own format: what it reads, what it writes, what it refuses and in which words."""
 
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +13,6 @@ from anabranch.overlay import (
     OverlayError,
     Site,
     Trace,
-    _toml,
     dumps,
     internet2_9,
     loads,
@@ -335,18 +331,3 @@ def overlays(draw: st.DrawFn) -> Overlay:
 @given(overlays())
 def test_any_overlay_makes_the_round_trip(overlay):
     assert loads(dumps(overlay)) == overlay
-
-
-def test_threads_that_read_one_text_parse_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed = []
-
-    def make(text: str, unknown_rate_bps: float | None, folder: Path | None) -> Overlay:
-        parsed.append(text)
-        time.sleep(0.05)  # so that the others come meanwhile
-        return internet2_9()
-
-    monkeypatch.setattr(_toml, "_make", make)
-    with ThreadPoolExecutor(8) as pool:
-        found = [*pool.map(loads, [f"# {time.time_ns()}"] * 8)]
-    assert len(parsed) == 1
-    assert len({*map(id, found)}) == 1

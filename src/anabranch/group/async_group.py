@@ -44,6 +44,7 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, TypedDict, TypeVar, Unpack
 
 import msgspec
@@ -68,6 +69,8 @@ from anabranch.site.serving import ServedModel
 T = TypeVar("T")
 
 _LOOKS_EVERY_S = 0.5  # between two calls of `gives_up`
+# The sites of `local` are threads that get one text at once: the first parses it for all.
+_reading = Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +212,8 @@ class AsyncGroup:
         self.settings = _settings.loads(welcome.work)
         self.meter: Meter | None = None
         self.index = welcome.site
-        self.overlay = overlays.loads(welcome.overlay_toml)
+        with _reading:
+            self.overlay = overlays.loads(welcome.overlay_toml)
         self.names = self.overlay.names
         self.has_started = False
         self._loop = asyncio.get_running_loop()

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from threading import Lock
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -119,15 +118,10 @@ def loads(
     """
     try:
         if folder is None:
-            with _reading:
-                return _read(text, unknown_rate_bps)
+            return _read(text, unknown_rate_bps)
         return _make(text, unknown_rate_bps, folder)
     except (OverlayError, TomlError) as error:
         raise OverlayError(f"{where}: {error}") from error.__cause__
-
-
-# The sites of `anabranch.local` are threads that are sent the same text at once.
-_reading = Lock()
 
 
 @lru_cache(maxsize=8)  # every site of a simulation is sent the same text
