@@ -44,12 +44,10 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any, TypedDict, TypeVar, Unpack
 
 import msgspec
 
-from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch.exchange.arithmetic import Buffer, Flat, Floats
 from anabranch.exchange.terms import Op, Terms, Wire
@@ -60,7 +58,7 @@ from anabranch.net.addresses import ListenAt
 from anabranch.net.errors import PeerError, RunAborted
 from anabranch.net.messages import Admitted, Model, Proceed, Welcome
 from anabranch.net.network import Address, ControlNetwork, Network
-from anabranch.site.agent import Gossips, SiteAgent, Transport
+from anabranch.site.agent import Gossips, SiteAgent, Transport, overlay_of
 from anabranch.site.collectives import Round
 from anabranch.site.control import RoundsOver
 from anabranch.site.meter import Meter
@@ -69,8 +67,6 @@ from anabranch.site.serving import ServedModel
 T = TypeVar("T")
 
 _LOOKS_EVERY_S = 0.5  # between two calls of `gives_up`
-# The sites of `local` are threads that get one text at once: the first parses it for all.
-_reading = Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +208,7 @@ class AsyncGroup:
         self.settings = _settings.loads(welcome.work)
         self.meter: Meter | None = None
         self.index = welcome.site
-        with _reading:
-            self.overlay = overlays.loads(welcome.overlay_toml)
+        self.overlay = overlay_of(welcome)
         self.names = self.overlay.names
         self.has_started = False
         self._loop = asyncio.get_running_loop()

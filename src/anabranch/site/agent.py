@@ -18,6 +18,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -65,6 +66,7 @@ from anabranch.net.messages import (
     Welcome,
 )
 from anabranch.net.network import Address, Connection, ControlNetwork, Listener, Network, Receiver
+from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.site._dataplane import DataPlane
 from anabranch.site._exchanging import Exchanging
@@ -84,6 +86,7 @@ T = TypeVar("T")
 
 KEPT_ELEMENTS = 1 << 28
 _ELEMENT_BYTES = 4
+_reading = Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +265,7 @@ class SiteAgent:
         """
         config = DataPlaneConfig(
             site=self.welcome.site,
-            overlay=overlays.loads(self.welcome.overlay_toml),
+            overlay=overlay_of(self.welcome),
             addresses=self.welcome.addresses,
             incarnations=self.welcome.incarnations,
             secret=self.welcome.secret,
@@ -681,6 +684,16 @@ class SiteAgent:
         self._collectives.fail_waiting(error)
         if self._plane is not None:
             self._plane.fail(error)
+
+
+def overlay_of(welcome: Welcome) -> Overlay:
+    """Return the overlay that a site is welcomed to.
+
+    The sites of `anabranch.local` are threads that get one text at once: the first parses it for
+    all.
+    """
+    with _reading:
+        return overlays.loads(welcome.overlay_toml)
 
 
 class _Premature:
