@@ -117,6 +117,7 @@ class Lab:
             if file is not None:
                 ran = Ran(replace(ran.made, scenario_file=file.name), ran.cpu_s)
             self._known[text] = ran
+            self._record(*wanted[text], ran)  # at once: a store may end the script after a run
 
         left = []
         for text, (what, _) in wanted.items():

@@ -146,12 +146,14 @@ def test_the_smallest_run_is_made_again_and_compared(document: dict[str, Any]):
     assert differs.startswith("round_s was 1.5, is 0.")
 
 
-def test_a_run_that_is_made_again_is_compared_in_all_that_any_trial_uses(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
-    def twice(lab: Lab) -> Result:
-        for without in (("curve",), ()):
-            lab.measure([Trial({}, learns, internet2_9(), without=without)])
+def learnt(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, *without: tuple[str, ...]
+) -> dict[str, Any]:
+    """Return the result of one run that learns, of which each trial leaves something out."""
+
+    def make(lab: Lab) -> Result:
+        for each in without:
+            lab.measure([Trial({}, learns, internet2_9(), without=each)])
         return Result(())
 
     learns = msgspec.structs.replace(
@@ -159,10 +161,17 @@ def test_a_run_that_is_made_again_is_compared_in_all_that_any_trial_uses(
         task=Train(data="digits", model="softmax", learning_rate=0.1),
         compute=Compute(samples_per_s=1e3),
     )
-    monkeypatch.setattr(_scripts, "EXPERIMENTS", {"toy/fig1": Experiment("toy/fig1", "", twice)})
-    lab = Lab(tmp_path / "scenarios")
-    written, _, _ = write_result(_scripts.EXPERIMENTS["toy/fig1"], twice(lab), lab, tmp_path)
-    document = json.loads(written.read_text())
+    monkeypatch.setattr(_scripts, "EXPERIMENTS", {"toy/fig1": Experiment("toy/fig1", "", make)})
+    lab = Lab(folder / "scenarios")
+    written, _, _ = write_result(_scripts.EXPERIMENTS["toy/fig1"], make(lab), lab, folder)
+    document: dict[str, Any] = json.loads(written.read_text())
+    return document
+
+
+def test_a_run_that_is_made_again_is_compared_in_all_that_any_trial_uses(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    document = learnt(monkeypatch, tmp_path, ("curve",), ())
     (run,) = document["runs"]
     assert run["made"]["curve"]
     done = _check.again(document, None)
@@ -172,6 +181,16 @@ def test_a_run_that_is_made_again_is_compared_in_all_that_any_trial_uses(
     done = _check.again(document, None)
     assert done is not None
     assert done.differs
+
+
+def test_a_run_that_is_made_again_is_not_compared_in_what_no_trial_uses(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    document = learnt(monkeypatch, tmp_path, ("curve",))
+    assert "curve" not in document["runs"][0]["made"]
+    done = _check.again(document, None)
+    assert done is not None
+    assert done.differs == ()
 
 
 def test_the_smallest_run_may_be_a_function_of_its_job(document: dict[str, Any]):
