@@ -93,8 +93,11 @@ def simulate(
     course = plan_course(scenario, overlay, save_every, resume)
     service = service_of(scenario, overlay, control_latency_s=scenario.control_latency_s(overlay))
     plan = service.first_plan()
-    log_file = EventLog.create(log_path, commit_every=_EVENTS_A_COMMIT)
-    with one_thread(scenario), rare_collections(), log_file as log:
+    with (
+        one_thread(scenario),
+        rare_collections(),
+        EventLog.create(log_path, commit_every=_EVENTS_A_COMMIT) as log,
+    ):
         files = Files(data_dir, weights_of(log_path), checkpoints_of(log_path), resume)
         simulation = _Simulation(scenario, service, plan, log, course, files, on_round)
         try:
