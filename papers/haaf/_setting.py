@@ -102,6 +102,8 @@ class Learner:
 
 
 LENET = Learner("LeNet-5 on Fashion-MNIST", "fashion-mnist", "lenet-5", target=0.8, first=0.2)
+LONGER_TIMES = 5
+LENET_LONGER = replace(LENET, batches=LONGER_TIMES * LENET.batches)
 _QUICK = Learner("a perceptron on 8 x 8 digits", "digits", "mlp", target=0.7, first=0.2, batch=16)
 
 

@@ -21,6 +21,19 @@ PART = 0.05
 """Of a run: rows that say so average the recorded evaluations in so much of its time."""
 
 
+def rising(name: str, runs: Sequence[Outcome]) -> list[Row]:
+    """Return a row that says by how much runs still rise at their end; none without curves."""
+    rises = [_rise(run) for run in runs if len(run.curve) > 1]
+    what = f"{name}, mean accuracy of the last tenth beside the tenth before"
+    return [Row(what, "", f"{more(rises, [0.0] * len(rises))} points")] if rises else []
+
+
+def _rise(run: Outcome) -> float:
+    tenth = max(1, len(run.curve) // 10)
+    before, last = run.curve[-2 * tenth : -tenth], run.curve[-tenth:]
+    return 100 * (fmean(seen for _, seen in last) - fmean(seen for _, seen in before))
+
+
 def reached_s(run: Outcome, accuracy: float | None = None, part: float = 0.0) -> float:
     """Return when a run first had its target, or another accuracy; infinite if never.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import fmean
 
 from papers._experiment import Experiment
 from papers._lab import Lab
@@ -14,7 +13,17 @@ from papers._result import Result, Row
 from papers._trial import Outcome
 from papers.haaf import _setting as setting
 from papers.haaf import _told as told
-from papers.haaf._setting import ASYNCHRONOUS_PS, FEW, LENET, RATE, Case, Learner, haaf
+from papers.haaf._setting import (
+    ASYNCHRONOUS_PS,
+    FEW,
+    LENET,
+    LENET_LONGER,
+    LONGER_TIMES,
+    RATE,
+    Case,
+    Learner,
+    haaf,
+)
 
 _SEEDS, _LITERAL_SEEDS = 5, 3
 _DRAWN_S = 240.0
@@ -30,11 +39,9 @@ _NOTE = (
     f"HAAF has at most {FEW} trees; a = 0 damps nothing, and is not the paper's. Literal runs are "
     f"as long as ours, and have {_LITERAL_SEEDS} seeds."
 )
-_TIMES = 5
-_LONGER = replace(LENET, batches=_TIMES * LENET.batches)
 _LONGER_NOTE = (
-    f"HAAF has at most {FEW} trees. {_TIMES} times as many batches as in haaf/fig10, with the "
-    "learning rates that are best there. No literal runs, for time."
+    f"HAAF has at most {FEW} trees. {LONGER_TIMES} times as many batches as in haaf/fig10, with "
+    "the learning rates that are best there. No literal runs, for time."
 )
 
 
@@ -119,9 +126,7 @@ def _rows(rates: dict[str, float], ours: list[Outcome], literal: list[Outcome]) 
         paper = _PAPER.get(name, _HAAF)
         rows.append(Row(f"{name}, final accuracy", paper, told.final(runs), literal=said))
     for name in rates:
-        if rises := [_rise(run) for run in of(scheme=name) if len(run.curve) > 1]:
-            what = f"{name}, mean accuracy of the last tenth beside the tenth before"
-            rows.append(Row(what, "", f"{told.more(rises, [0.0] * len(rises))} points"))
+        rows += told.rising(name, of(scheme=name))
     slow_ps = told.of(literal, scheme="PS")
     for name, beside in (("PS", ps), (_ASYNCHRONOUS, asynchronous), (_UNDAMPED, undamped)):
         for other in rates if beside else ():
@@ -139,13 +144,6 @@ def _rows(rates: dict[str, float], ours: list[Outcome], literal: list[Outcome]) 
         ]
     others = {name: of(scheme=name) for name in rates if name != "PS"}
     return rows + told.averaged(others, ps, LENET.target)
-
-
-def _rise(run: Outcome) -> float:
-    """Return by how much a run's evaluations are better in its last tenth than before, points."""
-    tenth = max(1, len(run.curve) // 10)
-    before, last = run.curve[-2 * tenth : -tenth], run.curve[-tenth:]
-    return 100 * (fmean(seen for _, seen in last) - fmean(seen for _, seen in before))
 
 
 EXPERIMENTS = (
@@ -166,7 +164,7 @@ EXPERIMENTS = (
         "the staleness factor, in long training",
         partial(
             _make,
-            learner=_LONGER,
+            learner=LENET_LONGER,
             ginis=(0.3,),
             dampings=(0.8,),
             literal_seeds=0,

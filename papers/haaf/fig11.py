@@ -20,7 +20,7 @@ from papers._result import Result, Row
 from papers._trial import Outcome
 from papers.haaf import _setting as setting
 from papers.haaf import _told as told
-from papers.haaf._setting import FEW, RATE, Case, haaf
+from papers.haaf._setting import FEW, LENET_LONGER, LONGER_TIMES, RATE, Case, haaf
 
 _GINIS = (0.3, 0.6)
 _FACTORS = (0.0, 0.5, 1.0, 5.0)
@@ -40,8 +40,35 @@ _NOTE = (
     "are further from 1 the smaller L is."
 )
 
+_LONGER_NOTE = (
+    f"HAAF has at most {FEW} trees. {LONGER_TIMES} times as many batches as in haaf/fig11, with "
+    "the learning rate that is best there with q = 1. Variance is as in haaf/fig11. No literal runs, "
+    "and no others, for time."
+)
+
 Values = Callable[[Sequence[Outcome]], list[float]]
 Compare = Callable[[Sequence[float], Sequence[float]], str]
+
+
+def _make_longer(lab: Lab) -> Result:
+    rates = {gini: setting.tuned(lab, haaf(FEW), Case(gini, lab.seed)).rate for gini in _GINIS}
+    ours = lab.measure(
+        [
+            setting.trial(
+                lab, haaf(FEW, q=q), Case(gini, seed, LENET_LONGER), rates[gini], q=q, L=_LIPSCHITZ
+            )
+            for q in (0.0, _MOST)
+            for gini in _GINIS
+            for seed in lab.seeds(_SEEDS)
+        ]
+    )
+    rows = [
+        replace(row, what=f"{row.what}: Gini {gini:g}")
+        for gini in _GINIS
+        for row in [*_rows(gini, told.of(ours, gini=gini), []), *_rising(told.of(ours, gini=gini))]
+    ]
+    said = f"{_LONGER_NOTE} Learning rates: {told.rates(rates)}."
+    return Result(tuple(rows), setting.notes(lab, said, is_literal=False))
 
 
 def _make(lab: Lab) -> Result:
@@ -84,11 +111,16 @@ def _make(lab: Lab) -> Result:
     return Result(tuple(rows), setting.notes(lab, f"{_NOTE} {said}"))
 
 
+def _rising(runs: list[Outcome]) -> list[Row]:
+    return [row for q in (0.0, _MOST) for row in told.rising(f"q = {q:g}", told.of(runs, q=q))]
+
+
 def _rows(gini: float, ours: list[Outcome], literal: list[Outcome]) -> list[Row]:
     """Return the rows of one Gini coefficient."""
     of, papers = partial(told.of, ours, L=_LIPSCHITZ), partial(told.of, literal)
     named = {f"q = {q:g}": of(q=q) for q in _FACTORS if q}
     named[f"q = {_MOST:g} with L = {_STRONG:g}"] = told.of(ours, q=_MOST, L=_STRONG)
+    named = {name: runs for name, runs in named.items() if runs}
     slow = papers(q=_MOST), papers(q=0.0)
     rows = [Row("seeds", "", f"{len(of(q=0.0))}")]
     quantities: tuple[tuple[str, Values, Compare, str, dict[float, str]], ...] = (
@@ -97,7 +129,7 @@ def _rows(gini: float, ours: list[Outcome], literal: list[Outcome]) -> list[Row]
     )
     for what, values, beside, form, paper in quantities:
         plain = values(of(q=0.0))
-        was = spread(values(slow[1]), form)
+        was = spread(values(slow[1]), form) if literal else ""
         rows.append(Row(f"q = 0, {what}", "", spread(plain, form), literal=was))
         for name, runs in named.items():
             is_papers = name == f"q = {_MOST:g}"
@@ -106,7 +138,7 @@ def _rows(gini: float, ours: list[Outcome], literal: list[Outcome]) -> list[Row]
                     f"{name}, {what} beside q = 0",
                     paper[gini] if is_papers else "",
                     beside(values(runs), plain),
-                    literal=beside(*map(values, slow)) if is_papers else "",
+                    literal=beside(*map(values, slow)) if is_papers and literal else "",
                 )
             )
     return rows
@@ -118,4 +150,7 @@ def variances(runs: Sequence[Outcome]) -> list[float]:
     return [each.variance for each in found if each is not None]
 
 
-EXPERIMENTS = (Experiment("haaf/fig11", "the fairness factor", _make),)
+EXPERIMENTS = (
+    Experiment("haaf/fig11", "the fairness factor", _make),
+    Experiment("haaf/fig11-long", "the fairness factor, in long training", _make_longer),
+)
