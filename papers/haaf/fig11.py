@@ -42,8 +42,8 @@ _NOTE = (
 
 _LONGER_NOTE = (
     f"HAAF has at most {FEW} trees. {LONGER_TIMES} times as many batches as in haaf/fig11, with "
-    "the learning rate that is best there with q = 1. Variance is as in haaf/fig11. No literal runs, "
-    "and no others, for time."
+    "the learning rate that is best there with q = 1. Variance is as in haaf/fig11. No literal "
+    "runs, and no others, for time."
 )
 
 Values = Callable[[Sequence[Outcome]], list[float]]
