@@ -49,6 +49,7 @@ class Calls:
         is_over: returns whether the run is over, as far as completed averages show.
         ask_ahead: requests the plan of the next mean before that begins; takes its elements. None
             where no site can tell which step is the last before that mean.
+        settle: waits until every member holds the results of all averages before.
     """
 
     mean: Callable[[list[Any], list[Any], float, bool], Handle]
@@ -59,6 +60,7 @@ class Calls:
     now_s: Callable[[], float]
     is_over: Callable[[], bool]
     ask_ahead: Callable[[int], object] | None = None
+    settle: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +332,7 @@ class ModelAverage:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the averages, beside the model; waits for averages on their way.
+        """Return the state of the averages, beside the model; waits until all are settled.
 
         It holds tensors, numbers and strings, for ``torch.save`` or :meth:`Group.admit`. They are
         no copies: the next step changes them. Call ``admit`` after a :meth:`step` that returned
@@ -344,6 +346,7 @@ class ModelAverage:
             if flying.handle is not None:
                 flying.handle.wait()
                 self._has_copied(flying)
+        self._calls.settle()
         return {
             "site": self._site,
             "begun": self._local.begun,

@@ -141,6 +141,7 @@ class Exchanging(TypedDict, total=False):
     calls: bool
     unfit: str
     model: Model | None
+    defers: bool
 
 
 async def join(ports: Ports, door: Door, callbacks: Callbacks | None = None) -> AsyncGroup:
@@ -258,11 +259,11 @@ class AsyncGroup:
         """Make an exchange, and tell the scheduler that its result is in use here.
 
         Args:
-            buffer, terms, weight, more: see
-                :meth:`anabranch.site.collectives.Collectives.exchange`.
+            buffer, terms, weight, more: see :meth:`anabranch.site.agent.SiteAgent.exchange`.
         """
         done = await self.agent.exchange(buffer, terms, weight, **more)
-        await self.agent.round_ended(done, None)
+        if done.settlement is None:  # else the scheduler is told at the settlement
+            await self.agent.round_ended(done, None)
         return done
 
     async def agree_on(self, what: Sequence[Any], called: str) -> int:

@@ -27,8 +27,8 @@ A ``Group`` is one channel of a :class:`anabranch.group._member.Member`: the who
 
 ``sites``, ``size`` and ``rank`` change only in the program's thread, when a call is waited for: a
 loss removes members, ``admit`` adds them. All members wait for the same calls in the same order, so
-at one place of the program they agree on the members. A call that began before an admission and
-ended after it says nothing of the newcomers, so its members are not used (``_are_left``).
+at one place of the program they agree on the members (``_present``). A call that began before an
+admission and ended after it says nothing of the newcomers, so its members are not used.
 
 What must never happen:
 
@@ -68,6 +68,7 @@ from anabranch.group import _alike
 from anabranch.group._incomplete import Incomplete
 from anabranch.group._member import NOT_IN, Member, now
 from anabranch.group._packed import count_of, number_of, packed
+from anabranch.group._present import Present
 from anabranch.group._watch import Watch
 from anabranch.group.async_group import Door, Exchanging
 from anabranch.group.hand_over import NoneHasIt, Offer
@@ -151,9 +152,11 @@ class Handle:
         tensors: Tensors,
         names: Sequence[str],
         ended: Callable[[Round | None], None],
+        settled: Callable[[Round], Round],
     ) -> None:
         self._future = future
         self._ended = ended
+        self._settled = settled
         self._tensors = tensors
         self._names = names
         self._finished = False
@@ -184,6 +187,17 @@ class Handle:
             self._ended(done)
             self._tensors.finish()
 
+    def settled(self) -> None:
+        """Return when every member holds the result.
+
+        ``wait`` may return sooner: as soon as the result is here. A loss does not change the result
+        after that. But while it is not settled, a site that dies may be the only one that had it.
+
+        Raises:
+            ExchangeError, RunAborted: as for ``wait``; or the group ends before the settlement.
+        """
+        self._settled(self.result)
+
     def on_done(self, call: Callable[[Handle], None]) -> None:
         """Call a function once ``wait`` would return or raise at once.
 
@@ -197,11 +211,13 @@ class Handle:
     def contributors(self) -> tuple[tuple[int, int, tuple[str, ...]], ...] | None:
         """The sites whose contributions the result has, if sites or links were lost meanwhile.
 
+        It waits until the call is settled.
+
         Returns:
             ``(start, stop, names)`` of consecutive ranges, which cover all tensors' elements, one
             tensor after the other. None where all members contributed to all elements.
         """
-        found = self.result.contributions
+        found = self._settled(self.result).contributions
         if not found:
             return None
         return tuple(
@@ -254,7 +270,7 @@ class Group:
     ) -> None:
         self._member = member
         self._channel = channel
-        self._present = tuple(members)
+        self._present = Present(member.thread, members)
         self.on_nan = on_nan
         self.on_unlike = on_unlike
         self._watch = Watch() if hints else None
@@ -263,26 +279,29 @@ class Group:
         self.site = self._names[self.index]
         self._rounds: deque[Round] = deque(maxlen=_REMEMBERED)
         self._incomplete = Incomplete(self._names)
-        self._admissions = 0
 
     @property
     def sites(self) -> tuple[str, ...]:
         """The members' names, as of the latest call that has been waited for.
 
-        Where a model is served, all sites of the overlay: workers come and go between calls.
+        All members read the same at the same place of the program. So this waits until that call is
+        settled, as :meth:`settle` does. Where a model is served, all sites of the overlay: workers
+        come and go between calls.
         """
-        return tuple(self._names[index] for index in self._present)
+        return tuple(self._names[index] for index in self._present.sites)
 
-    def _are_left(self, admissions: int, members: Sequence[int]) -> None:
-        """Remove the members that the end of a call shows to be lost.
+    def settle(self) -> None:
+        """Return when every member holds the results of all calls that have been waited for.
 
-        Args:
-            admissions: the count of admissions when the call began. A later admission may have let
-                sites in, and this call does not know these.
-            members: the call's members; empty where a loss ends the group.
+        Call it before you save a checkpoint: a site that dies with the only copy of a result would
+        otherwise leave a checkpoint that the others do not have. :meth:`admit`, :meth:`close`, and
+        ``state_dict`` of an average do it themselves.
+
+        Raises:
+            RunAborted: the group has ended; names the cause.
         """
-        if members and admissions == self._admissions:
-            self._present = tuple(site for site in self._present if site in members)
+        self._member.check_open()
+        self._present.settle()
 
     @property
     def index(self) -> int:
@@ -300,9 +319,10 @@ class Group:
         Raises:
             ValueError: this site joins a running group, and is no member before ``admit``.
         """
-        if self.index not in self._present:
+        present = self._present.sites
+        if self.index not in present:
             raise ValueError(NOT_IN)
-        return self._present.index(self.index)
+        return present.index(self.index)
 
     @property
     def is_over(self) -> bool:
@@ -317,7 +337,7 @@ class Group:
     @property
     def size(self) -> int:
         """How many members there are."""
-        return len(self._present)
+        return len(self._present.sites)
 
     @property
     def ended(self) -> Future[None]:
@@ -335,7 +355,7 @@ class Group:
         it; with this future, the program can end that traffic. The future is cancelled once this
         site leaves. Callbacks run in the group's thread, and must not wait there.
         """
-        return self._member.whole.watch(self._present, self._member.ended)
+        return self._member.whole.watch(self._present.latest, self._member.ended)
 
     def __repr__(self) -> str:
         return f"<anabranch.Group of {', '.join(self.sites)}, at {self.site}>"
@@ -450,7 +470,7 @@ class Group:
             from anabranch.group.words import Moved  # which loads PyTorch
 
             buffer = Moved(given)
-        terms = Terms(Op.COPY, buffer.wire, buffer.elements, self._present[int(root)])
+        terms = Terms(Op.COPY, buffer.wire, buffer.elements, self._present.latest[int(root)])
         handle = self._begin(buffer, terms, 1.0)
         if not async_op:
             handle.wait()
@@ -517,16 +537,17 @@ class Group:
     ) -> Handle:
         self._member.for_exchanges()
         exchange = self._exchanged(
-            buffer, terms, weight, calls=calls, unfit=unfit, model=model, more=more
+            buffer, terms, weight, calls=calls, unfit=unfit, model=model, more=more, defers=True
         )
         future = self._member.begin(exchange)
-        return Handle(future, buffer, self._names, partial(self._has_ended, self._admissions))
+        ended = partial(self._has_ended, self._present.admissions)
+        return Handle(future, buffer, self._names, ended, self._present.settled)
 
     async def _exchanged(
         self, buffer: Buffer, terms: Terms, weight: float, **more: Unpack[Exchanging]
     ) -> Round:
         """Exchange in the loop, and record the round."""
-        members = self._present
+        members = self._present.latest
         more["channel"] = self._channel
         done = await self._member.site.exchange(buffer, terms, weight, **more)
         self._rounds.append(done)
@@ -539,7 +560,7 @@ class Group:
         if done is None or done.is_last:
             self._member.over.add(self._channel)
         if done is not None:
-            self._are_left(admissions, done.members)
+            self._present.ended(admissions, done)
 
     def all_gather(self, value: Any) -> list[Any]:
         """Return every member's value, by rank.
@@ -559,7 +580,7 @@ class Group:
         if len(data) > MOST_GATHERED_BYTES:
             raise ValueError(_TOO_LARGE.format(len(data), MOST_GATHERED_BYTES))
         gathered = self._member.run(self._gather(data))
-        self._are_left(self._admissions, gathered.members)
+        self._present.are_left(self._present.admissions, gathered.members)
         return [msgspec.msgpack.decode(each) for each in gathered.values]
 
     def begin_gather(self, data: bytes, what: str = "") -> Future[dict[str, bytes]]:
@@ -657,7 +678,7 @@ class Group:
                 raise ValueError(f"{each!r} is no member; members are {list(self.sites)}")
         if self.site not in wanted:
             raise ValueError(f"this site, {self.site!r}, is not among {wanted}")
-        members = tuple(sorted({self._present[self.sites.index(each)] for each in wanted}))
+        members = tuple(sorted({self._names.index(each) for each in wanted}))
         agent = self._member.for_exchanges().agent
         channel = self._member.run(agent.subgroup(members, name))
         hints = self._watch is not None
@@ -768,6 +789,7 @@ class Group:
             now_s=self._member.site.now_s,
             is_over=lambda: self.is_over,
             ask_ahead=None if period.asks_moved else ask_ahead,
+            settle=self.settle,
         )
         self._is_hint_due = False  # an average makes models alike, or fails where they differ
         if is_module(parameters):
@@ -839,7 +861,7 @@ class Group:
             member.run,
             partial(member.start, member.site, None),
             self._exchanged,
-            partial(self._has_ended, self._admissions),
+            partial(self._has_ended, self._present.admissions),
             lambda: self.on_nan == "raise",
         )
         made = ModelGossip(calls, member.site, settings, parameters, every, weight, wire)
@@ -894,8 +916,7 @@ class Group:
         found = None
         while True:
             admitted = self._member.run(site.agent.admit())
-            self._present = admitted.members
-            self._admissions += 1
+            self._present.admitted(admitted.members)
             if not admitted.newcomers:
                 break
             if self._watch is not None:
@@ -906,7 +927,7 @@ class Group:
                 handed = self._member.run(site.hand_over(admitted, offer))
             except NoneHasIt:
                 continue  # in the next admission, another member has the state
-            self._present = tuple(site for site in self._present if site in handed.members)
+            self._present.are_left(self._present.admissions, handed.members)
             found = handed.state
             break
         if not site.agent.holds_state:

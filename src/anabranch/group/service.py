@@ -384,7 +384,7 @@ class Service:
             least_sites=self.overlay.size if self.on_loss == "abort" else self.least_sites,
             begin_with=None if self.on_loss == "abort" else self.begin_with,
             last_to=self.serving.last_to,
-            repairs=self._repairs() if self.repairs else None,
+            repairs=self._repairs(is_group=not job_json) if self.repairs else None,
             journal=journal,
             reforming=reforming,
             errors_end=self.on_error == "abort",
@@ -436,9 +436,15 @@ class Service:
     def _planner_for(self, elements: int) -> Planner:
         return or_packed(partial(self.plan, elements=elements), elements)
 
-    def _repairs(self) -> Repairs:
+    def _repairs(self, is_group: bool) -> Repairs:
         retries = self.on_loss == "retry"
-        return Repairs(or_packed(self.plan), self.least_sites, self.begin_with, retries)
+        return Repairs(
+            or_packed(self.plan),
+            self.least_sites,
+            self.begin_with,
+            retries,
+            returns_early=is_group and not retries,  # a scenario's sites wait for the settlement
+        )
 
     def _reforming(self, first: Plan, believed: Overlay) -> Reforming | None:
         """Return the rule that re-forms a forest's groups; None where no groups change."""

@@ -82,6 +82,7 @@ class Channels:
         repairs: bool = False,
         transferring: Transferring = lambda holders, receiver, elements, version: (),
         by_size: bool = False,
+        returns_early: bool = False,
     ) -> None:
         self._name = name
         self.checks = Checks(name, sites, repairs)
@@ -94,6 +95,7 @@ class Channels:
             name, books, self._dealing, self.following, self._settling, repairs
         )
         self._settles = repairs
+        self._returns_early = books.tells_last = returns_early
         self.results = 0
         self.result_bytes = 0
         self._rounds: Last | None = None
@@ -128,14 +130,17 @@ class Channels:
 
         An exchange's grant or settlement tells members that it is the last of its channel. The
         last exchange is the latest one if a member still awaits its grant or settlement, and
-        otherwise the next one. If only a refusal tells members of the end, it is the latest one.
+        otherwise the next one. If calls return before the settlement, only the grant tells: the
+        last exchange is then the latest one if no member has its grant. If only a refusal tells
+        members of the end, it is the latest one.
 
         Args:
             reason: why no exchange follows.
         """
         lasts = [book.latest_held for book in self.books]
         if self._settles or self.books.tells_last:
-            is_open = self._settling.is_open
+            awaits_grant, is_open = self._settling.awaits_grant, self._settling.is_open
+            is_open = awaits_grant if self._returns_early else is_open
             lasts = [last + (not is_open(channel, last)) for channel, last in enumerate(lasts)]
         self.books.close(reason, lasts)
 

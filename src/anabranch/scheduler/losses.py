@@ -46,12 +46,15 @@ class Repairs:
         begin_with: the number of sites to begin with; None for all. Others may join later.
         retries: whether an interrupted exchange is reduced again as a whole among the remaining
             sites; otherwise the elements of its result that some site holds count.
+        returns_early: whether a site's call may return before every member holds the result. Then
+            the grant of an exchange tells that it is the last, and not its settlement.
     """
 
     planner: Planner
     least_sites: int = 2
     begin_with: int | None = None
     retries: bool = False
+    returns_early: bool = False
 
 
 @dataclass(frozen=True)

@@ -178,11 +178,12 @@ class Scheduler:
                 holders, receiver, elements, version
             ),
             by_size=planners is not None,
+            returns_early=repairs is not None and repairs.returns_early,
         )
         self._gossips = stops is not None and stops.gossips
         if stops is not None:
             log = StoppingLog(log, stops, self.since_start_s, self._stop_by_rule)
-            self.channels.books.tells_last = repairs is None and not stops.refuses
+            self.channels.books.tells_last |= repairs is None and not stops.refuses
             if stops.rounds is not None:
                 self.channels.bound(stops.rounds, stops.rounds_over())
         times = RoundTimes()

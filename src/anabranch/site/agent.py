@@ -343,14 +343,19 @@ class SiteAgent:
         calls: bool = False,
         unfit: str = "",
         model: Model | None = None,
+        defers: bool = False,
     ) -> Round:
         """See :meth:`anabranch.site.collectives.Collectives.exchange`."""
         done = await self._collectives.exchange(
-            buffer, terms, weight, more, channel, calls, unfit, model
+            buffer, terms, weight, more, channel, calls, unfit, model, defers
         )
         assert self._instruments is not None
         self._instruments.remember()
         return done
+
+    async def results_settled(self) -> None:
+        """See :meth:`anabranch.site.collectives.Collectives.settled`."""
+        await self._collectives.settled()
 
     def ask_ahead(self, terms: Terms, channel: int = 0) -> None:
         """See :meth:`anabranch.site.collectives.Collectives.ask_ahead`."""
@@ -533,6 +538,7 @@ class SiteAgent:
         Returns:
             Whether the others continue without this site; it has then not waited for their end.
         """
+        await self._collectives.settled()
         # Calls in the program's place may be in progress. A member that they need may wait for
         # another call of this site, and learns from this message that it does not come.
         self._collectives.finish()

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -54,12 +54,13 @@ from anabranch.net.messages import (
     Withdrawn,
 )
 from anabranch.plan import Plan
-from anabranch.site._call import Call, void
+from anabranch.site._call import Call, is_worth_a_copy, void
 from anabranch.site._exchanging import Exchanging
 from anabranch.site._following import FollowedCall, Following
 from anabranch.site.channel import Channel, Channels, Gathering, RequestedExchange
 from anabranch.site.control import Control, RoundsOver
 
+_ELEMENT_BYTES = 4
 # Progress reports to the scheduler while one window of chunks is finished.
 _REPORTS_A_WINDOW = 16
 
@@ -104,6 +105,8 @@ class Round:
         was_kept: whether this site followed when the others made this call: it has contributed
             nothing, and kept the result until its program made the call.
         is_last: whether this was the channel's last exchange.
+        settlement: of a result that was returned before it was settled: the round once every member
+            holds the result, which names the members. None for a result that is settled.
     """
 
     round: int
@@ -117,6 +120,7 @@ class Round:
     contributions: tuple[Contribution, ...] = ()
     was_kept: bool = False
     is_last: bool = False
+    settlement: asyncio.Future[Round] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(slots=True)
@@ -196,6 +200,7 @@ class Collectives:
         self._following: Following | None = None  # since this site was admitted
         self._gets_state = False  # whether a hand-over of the state has begun
         self._made: set[asyncio.Task[Any]] = set()  # calls made in the program's place
+        self._unsettled: set[asyncio.Task[Round]] = set()  # of calls that have returned
         self.is_new = False
 
     def join(self, plan: Plan, site: int, is_new: bool) -> None:
@@ -234,6 +239,7 @@ class Collectives:
         calls: bool = False,
         unfit: str = "",
         model: Model | None = None,
+        defers: bool = False,
     ) -> Round:
         """Run one exchange to its end; several may run at once.
 
@@ -249,6 +255,8 @@ class Collectives:
                 member with this reason. Empty if it is usable.
             model: a digest for the scheduler to compare with other members'; None for no
                 comparison.
+            defers: whether to return once the result is here, where that is sooner than to hear
+                that every member holds it. See ``Round.settlement``.
 
         Raises:
             ValueError: the buffer is empty, or the weight is out of range.
@@ -277,7 +285,12 @@ class Collectives:
             self._refuse(channel, number, unfit)
         self._gets_state |= self._site in terms.receivers
         self._make_called()  # calls of the others that come after this one
-        return await self._take_part(channel, number, buffer, terms, weight, more)
+        return await self._take_part(channel, number, buffer, terms, weight, more, defers)
+
+    async def settled(self) -> None:
+        """Wait until all results that have been returned are settled, or the run has ended."""
+        while self._unsettled:
+            await asyncio.wait({*self._unsettled})
 
     def ask_ahead(self, terms: Terms, channel: int = 0) -> None:
         """Ask for the next exchange ahead of its call, so that its plan is here in time.
@@ -366,9 +379,16 @@ class Collectives:
         return state.number
 
     async def _take_part(
-        self, channel: int, number: int, buffer: Buffer, terms: Terms, weight: float, more: bool
+        self,
+        channel: int,
+        number: int,
+        buffer: Buffer,
+        terms: Terms,
+        weight: float,
+        more: bool,
+        defers: bool = False,
     ) -> Round:
-        """Run a requested exchange to its end."""
+        """Run a requested exchange to its end, or until its result is here."""
         assert self._exchanging is not None, "start() comes first"
         began_s = self._loop.time()
         state = self._channels[channel]
@@ -400,6 +420,54 @@ class Collectives:
         self._underway[exchange] = _Underway(
             channel, number, began_s, window, terms if more else None
         )
+        size_bytes = terms.wire.item_bytes * buffer.elements
+        done = Round(number, grant.version, 0.0, None, None, channel, size_bytes)
+        ending = self._until_ended(state, call, grant, plan, done, began_s)
+        defers = defers and grant.settles and not keeps_own
+        if defers and is_worth_a_copy(_ELEMENT_BYTES * buffer.elements, self._round_trip_s):
+            done = await self._until_here(state, call, grant, ending, done, began_s)
+        else:
+            done = await ending
+        if more and not done.is_last and state.number == number:
+            self.ask_ahead(terms, channel)
+        return done
+
+    async def _until_here(
+        self,
+        state: Channel,
+        call: Call,
+        grant: Grant,
+        ending: Coroutine[Any, Any, Round],
+        done: Round,
+        began_s: float,
+    ) -> Round:
+        """Run an exchange until its result is here; a task goes on until it is settled."""
+        settling = self._loop.create_task(ending)
+        try:
+            if not await call.returns_early(settling):
+                return await settling
+        except BaseException:
+            settling.cancel()
+            raise
+        self._unsettled.add(settling)
+        settling.add_done_callback(self._has_settled)
+        if grant.why_last:
+            state.over = RoundsOver(grant.why_last)
+        done = _ended(done, call.latest, self._loop.time() - began_s)
+        return replace(done, is_last=bool(grant.why_last), settlement=settling)
+
+    def _has_settled(self, settling: asyncio.Task[Round]) -> None:
+        self._unsettled.discard(settling)
+        if settling.cancelled() or settling.exception() is not None:
+            return  # the run has ended, and this site's next call tells why
+        if not self._scheduler.is_over:
+            self.tell_ended(settling.result(), None)
+
+    async def _until_ended(
+        self, state: Channel, call: Call, grant: Grant, plan: Plan, done: Round, began_s: float
+    ) -> Round:
+        """Run a granted exchange to its end."""
+        number = grant.number
         settled: Settled | None = None
         try:
             if grant.settles:
@@ -418,17 +486,12 @@ class Collectives:
                 self._scheduler.post(Failed(f"{type(error).__name__}: {error}"))
             raise
         finally:
-            del self._underway[exchange]
+            del self._underway[grant.exchange]
             state.calls.pop(number, None)
-        tree, waited_for = (None, None) if latest is None else latest
-        seconds = self._loop.time() - began_s
         why_last = grant.why_last if settled is None else settled.why_last
         if why_last:
             state.over = RoundsOver(why_last)
-        elif more and state.number == number:
-            self.ask_ahead(terms, channel)
-        size_bytes = terms.wire.item_bytes * buffer.elements
-        done = Round(number, grant.version, seconds, tree, waited_for, channel, size_bytes)
+        done = _ended(done, latest, self._loop.time() - began_s)
         if settled is None:
             return replace(done, is_last=bool(why_last))
         return replace(
@@ -513,6 +576,7 @@ class Collectives:
         if kept is not None:
             found = await asyncio.shield(kept.ended)
             return found
+        await self.settled()
         state, number = self._channels[0], 0
         if not self.is_new:
             state.gathered += 1
@@ -592,9 +656,9 @@ class Collectives:
         self._take_back_all_but()
 
     def close(self) -> None:
-        """Cancel the calls in the program's place."""
-        for made in self._made:
-            made.cancel()
+        """Cancel the calls in the program's place, and those that are not settled."""
+        for each in (*self._made, *self._unsettled):
+            each.cancel()
 
     # --- to the scheduler
 
@@ -740,3 +804,9 @@ class Collectives:
             self._subgroups.clear()  # earlier ones have other members
         if not future.done():
             future.set_result(message)
+
+
+def _ended(done: Round, latest: tuple[int, int | None] | None, seconds: float) -> Round:
+    """Return a round with the duration, and the chunk that was finished last here."""
+    tree, waited_for = (None, None) if latest is None else latest
+    return replace(done, seconds=seconds, tree=tree, waited_for=waited_for)

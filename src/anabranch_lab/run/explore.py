@@ -6,12 +6,14 @@ moments. It follows from its seed alone. Whatever happens, this must hold:
 - A call that ends has the same bits at every site.
 - These bits are the exact result of the contributions that the call names.
 - The contributions are those of all sites that stayed, and of no site that did not call.
+- A call that returns before it is settled has the bits and contributions that are settled.
 - Everything ends.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
@@ -37,6 +39,7 @@ from anabranch.plan import AnyPlanner, Balanced, Fapt, Packed, Spanning, Star
 from anabranch.scheduler.deal import ByShare
 from anabranch.scheduler.run import Abandoned
 from anabranch.scheduler.server import Scheduler
+from anabranch.site.collectives import Round
 from anabranch.site.control import RoundsOver
 from anabranch_lab.sim.loop import Deadlock, run_virtually
 from anabranch_lab.sim.network import Host, SimulatedNetwork
@@ -123,6 +126,7 @@ class Case:
         state_times: how many times larger the state of training is than the buffer of its call.
         by_size: whether buffers with different numbers of digits have different plans.
         asks_ahead: whether each exchange asks for another with its terms ahead, whatever follows.
+        defers: whether calls return before they are settled, and overwrite their buffers then.
     """
 
     overlay: Overlay
@@ -140,6 +144,7 @@ class Case:
     state_times: int = 1
     by_size: bool = False
     asks_ahead: bool = False
+    defers: bool = False
 
     @property
     def out_of_reach(self) -> set[tuple[int, int]]:
@@ -179,7 +184,7 @@ def make_case(seed: int) -> Case:
         case = _with_subgroups(rng, case)
     if rng.random() < 0.5:
         case = _with_least(case)
-    return case
+    return replace(case, defers=rng.random() < 0.7)
 
 
 def _cut_way(rng: random.Random, case: Case) -> Fault:
@@ -306,6 +311,8 @@ class _Ended:
     members: tuple[int, ...]
     error: str
     life: int = 0  # which of the site's processes made the call
+    is_settled: bool = True  # if not, the site has the result, and not its contributions
+    why_not: str = ""
 
 
 class _Journal:
@@ -477,9 +484,11 @@ async def _run(
                 if not life and not case.is_late(site):
                     raise
             else:
-                await _make_calls(case, group, life, first, ended[site])
+                settling: list[asyncio.Task[None]] = []
+                await _make_calls(case, group, life, first, ended[site], settling)
                 with suppress(NetError):
                     await group.leave()
+                await asyncio.gather(*settling)
         finally:
             if group is not None:
                 await group.close()
@@ -537,9 +546,18 @@ async def _run(
 
 
 async def _make_calls(
-    case: Case, group: AsyncGroup, life: int, first: int, ended: dict[int, _Ended]
+    case: Case,
+    group: AsyncGroup,
+    life: int,
+    first: int,
+    ended: dict[int, _Ended],
+    settling: list[asyncio.Task[None]],
 ) -> None:
-    """Make a site's calls from call `first` on, until the group continues without the site."""
+    """Make a site's calls from call `first` on, until the group continues without the site.
+
+    Args:
+        settling: takes a task for each call that returns before it is settled.
+    """
     site = group.index
     under_way: list[asyncio.Task[None]] = []
     for number in range(first, min(case.leaves_after[site], len(case.calls))):
@@ -554,7 +572,8 @@ async def _make_calls(
         except NetError as error:
             ended[number] = _Ended(None, (), (), str(error), life)
             break
-        task = asyncio.create_task(_call(case, group, life, number, ended, channel))
+        made = _call(case, group, life, number, ended, channel, settling)
+        task = asyncio.create_task(made)
         under_way.append(task)
         await asyncio.sleep(0)
         if not call.at_once:
@@ -636,6 +655,7 @@ async def _call(
     number: int,
     ended: dict[int, _Ended],
     channel: int,
+    settling: list[asyncio.Task[None]],
 ) -> None:
     agent, site, call = group.agent, group.index, case.calls[number]
     try:
@@ -653,11 +673,36 @@ async def _call(
         buffer = contribution(case, site, number)
         terms = Terms(call.op, Wire.FLOAT32, call.elements, call.source)
         done = await group.exchange(
-            Flat(buffer), terms, _weight(case, site), more=case.asks_ahead, channel=channel
+            Flat(buffer),
+            terms,
+            _weight(case, site),
+            more=case.asks_ahead,
+            channel=channel,
+            defers=case.defers,
         )
-        ended[number] = _Ended(buffer.copy(), done.contributions, done.members, "", life)
+        result = buffer.copy()
+        if done.settlement is None:
+            ended[number] = _Ended(result, done.contributions, done.members, "", life)
+            return
+        buffer.fill(math.nan)  # the program goes on with its buffer
+        returned = _Ended(result, (), (), "", life, is_settled=False)
+        ended[number] = returned
+        settling.append(asyncio.create_task(_settled(done.settlement, ended, number, returned)))
     except NetError as error:
         ended[number] = _Ended(None, (), (), str(error), life)
+
+
+async def _settled(
+    settlement: asyncio.Future[Round], ended: dict[int, _Ended], number: int, returned: _Ended
+) -> None:
+    """Take the settlement of a call that has returned."""
+    try:
+        done = await asyncio.shield(settlement)
+    except NetError as error:  # the group has ended, or goes on without this site
+        ended[number] = replace(returned, why_not=str(error))
+    else:
+        settled = replace(returned, members=done.members, contributions=done.contributions)
+        ended[number] = replace(settled, is_settled=True)
 
 
 async def _script(
@@ -769,6 +814,11 @@ def _oracle(
             for site in stayed:
                 if site not in here:
                     yield f"{name} did not end at site {site}"
+        for site, each in here.items():
+            if not each.is_settled and site not in lost and not outcome:
+                yield f"{name} was not settled at site {site}: {each.why_not}"
+        # A result that was not settled may lack what the others know, or have what they lack.
+        here = {site: each for site, each in here.items() if each.is_settled}
         good = {site: each for site, each in here.items() if not each.error}
         bad = {site: each.error for site, each in here.items() if each.error}
         for site, error in bad.items():

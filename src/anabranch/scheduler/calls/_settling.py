@@ -141,12 +141,17 @@ class Settling:
             if unsettled.generation
         }
 
+    def awaits_grant(self, channel: int, number: int) -> bool:
+        """Return whether an exchange is held, and no member was granted it."""
+        held = self._books[channel].held
+        return number in held and not held[number].is_granted
+
     def is_open(self, channel: int, number: int) -> bool:
         """Return whether members still await the grant or the settlement of an exchange."""
-        held = self._books[channel].held
-        if number not in held:
-            return False
-        return not held[number].is_granted or (channel, number) in self._unsettled
+        is_held = number in self._books[channel].held
+        return self.awaits_grant(channel, number) or (
+            is_held and (channel, number) in self._unsettled
+        )
 
     # --- after a loss
 

@@ -1,0 +1,107 @@
+"""The members of a group, as the calls that a program has waited for show them.
+
+A call may return before it is settled, and only the settlement tells which members are left. So a
+program that reads the members waits for the settlements of all calls before. All members then read
+the same at one place of the program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+
+from anabranch.group._thread import LoopThread
+from anabranch.net.errors import NetError
+from anabranch.site.collectives import Round
+
+
+class Present:
+    """The members at one place of a program.
+
+    Args:
+        thread: runs the settlements.
+        members: at the beginning.
+
+    Attributes:
+        latest: the members as far as settlements have been waited for; there may be fewer.
+        admissions: how many admissions there were.
+    """
+
+    def __init__(self, thread: LoopThread, members: Sequence[int]) -> None:
+        self._thread = thread
+        self.latest = tuple(members)
+        self.admissions = 0
+        self._unsettled: deque[tuple[int, Round]] = deque()
+
+    @property
+    def sites(self) -> tuple[int, ...]:
+        """The members. Waits for settlements, but not in the loop's thread, which brings them."""
+        if not self._thread.is_current:
+            with suppress(NetError, asyncio.CancelledError):  # the next call raises it
+                self.settle()
+        return self.latest
+
+    def settle(self) -> None:
+        """Wait for the settlements of all calls that the program has waited for.
+
+        Raises:
+            ExchangeError, RunAborted: the group has ended, or a call has failed.
+        """
+        while self._unsettled:
+            admissions, done = self._unsettled[0]
+            settled = self.settled(done)
+            with suppress(IndexError):  # another thread reads the members too
+                self._unsettled.popleft()
+            self.are_left(admissions, settled.members)
+
+    def settled(self, done: Round) -> Round:
+        """Return a call's round once it is settled; see :meth:`settle`."""
+        settling = done.settlement
+        if settling is None:
+            return done
+        if settling.done():  # perhaps the thread has ended
+            return settling.result()
+        return self._thread.run(_awaited(settling))
+
+    def ended(self, admissions: int, done: Round) -> None:
+        """Take note of a call that the program has waited for.
+
+        Args:
+            admissions: the count of admissions when the call began. A later admission may have let
+                sites in, and this call does not know these.
+            done: the call's round.
+        """
+        if done.settlement is None:
+            self.are_left(admissions, done.members)
+        else:
+            self._unsettled.append((admissions, done))
+        while self._unsettled and _is_settled(self._unsettled[0][1]):  # so that they do not add up
+            admissions, done = self._unsettled.popleft()
+            self.are_left(admissions, self.settled(done).members)
+
+    def are_left(self, admissions: int, members: Sequence[int]) -> None:
+        """Remove the members that the end of a call shows to be lost.
+
+        Args:
+            admissions: see ``ended``.
+            members: the call's members; empty where a loss ends the group.
+        """
+        if members and admissions == self.admissions:
+            self.latest = tuple(site for site in self.latest if site in members)
+
+    def admitted(self, members: Sequence[int]) -> None:
+        """Take the members after an admission, before which all calls were settled."""
+        self.latest = tuple(members)
+        self.admissions += 1
+
+
+async def _awaited(settling: asyncio.Future[Round]) -> Round:
+    return await asyncio.shield(settling)
+
+
+def _is_settled(done: Round) -> bool:
+    settling = done.settlement
+    assert settling is not None, "only such rounds are kept"
+    return settling.done() and not settling.cancelled() and settling.exception() is None

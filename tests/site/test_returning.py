@@ -1,0 +1,164 @@
+"""Calls that return once their result is here, before every member is known to hold it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from anabranch.exchange.arithmetic import Flat
+from anabranch.exchange.terms import Op, Terms, Wire
+from anabranch.group._present import Present
+from anabranch.group._thread import LoopThread
+from anabranch.net.errors import RunAborted
+from anabranch.overlay import Link, Overlay, Site
+from anabranch.plan import Packed, Plan
+from anabranch.scheduler.losses import Repairs
+from anabranch.site.agent import SiteAgent
+from anabranch.site.collectives import Round
+from anabranch_lab.sim.network import SimulatedNetwork
+from tests.site.cluster import Cluster, Floats, simulated
+from tests.site.test_repairs import powers, virtually
+
+_FAR_S = 0.030  # one way to the scheduler
+
+
+def plan_of(overlay: Overlay, version: int = 1, previous: Plan | None = None) -> Plan:
+    return Packed().plan(overlay, version=version)
+
+
+async def begin(
+    slow: tuple[int, int] | None = None, far_s: float = _FAR_S
+) -> tuple[SimulatedNetwork, Cluster]:
+    """Start three sites 5 ms apart; a slow link carries a 20th of what the others do."""
+    pairs = [(a, b) for a in range(3) for b in range(3) if a != b]
+    rates = {pair: 1e6 if pair != slow else 5e4 for pair in pairs}
+    links = tuple(Link(*pair, rates[pair], latency_s=0.005) for pair in pairs)
+    overlay = Overlay("three", tuple(Site(f"s{site}") for site in range(3)), links)
+    network = simulated(overlay, control_latency_s=far_s)
+    network.begin()
+    believed = Overlay("three", overlay.sites, tuple(Link(*p, 1e6, latency_s=0.005) for p in pairs))
+    repairs = Repairs(plan_of, returns_early=True)
+    return network, await Cluster.start(network, overlay, plan_of(believed), repairs=repairs)
+
+
+async def mean(agent: SiteAgent, buffer: Floats, defers: bool = True) -> Round:
+    terms = Terms(Op.MEAN, Wire.FLOAT32, len(buffer))
+    done = await agent.exchange(Flat(buffer), terms, defers=defers)
+    if done.settlement is None:
+        await agent.round_ended(done, None)
+    return done
+
+
+@virtually
+async def test_a_call_returns_once_its_result_is_here_and_is_settled_later() -> None:
+    _, cluster = await begin()
+    loop = asyncio.get_running_loop()
+    took_s = []
+    for defers in (True, False):
+        began_s = loop.time()
+        buffers = [powers(site, 4) for site in range(3)]
+        done = await asyncio.gather(*map(mean, cluster.agents, buffers, [defers] * 3))
+        took_s.append(loop.time() - began_s)
+        assert [each.settlement is not None for each in done] == [defers] * 3
+        for buffer in buffers:
+            np.testing.assert_array_equal(buffer, np.full(4, 7 / 3, np.float32))
+    deferred_s, waited_s = took_s
+    assert 2 * _FAR_S < deferred_s < 2 * _FAR_S + 0.015
+    assert waited_s == pytest.approx(deferred_s + 2 * _FAR_S, abs=0.001)
+    await cluster.agents[0].results_settled()
+    await asyncio.sleep(2 * _FAR_S)
+    assert not cluster.scheduler.channels.is_busy
+
+
+@virtually
+async def test_whoever_returned_hands_the_result_on_though_its_program_has_other_data_now() -> None:
+    network, cluster = await begin(slow=(2, 1))
+    elements = 6000
+    buffers = [powers(site, elements) for site in range(3)]
+    calls = [asyncio.create_task(mean(*each)) for each in zip(cluster.agents, buffers, strict=True)]
+    done = await calls[0]
+    assert done.settlement is not None
+    assert not calls[1].done()  # site 2 sends it the rest, slowly
+    kept = buffers[0].copy()
+    buffers[0].fill(np.nan)
+    network.kill(2)
+    calls[2].cancel()
+    other = await calls[1]
+    np.testing.assert_array_equal(kept, np.full(elements, 7 / 3, np.float32))
+    np.testing.assert_array_equal(buffers[1], kept)
+    settled = await done.settlement
+    assert settled.members == other.members == (0, 1)
+    assert [each.sites for each in settled.contributions] == [(0, 1, 2)]
+    assert np.isnan(buffers[0]).all()
+
+
+@virtually
+async def test_an_interrupted_call_waits_until_it_is_settled() -> None:
+    network, cluster = await begin(slow=(2, 1))
+    buffers = [powers(site, 6000) for site in range(3)]
+    calls = [asyncio.create_task(mean(*each)) for each in zip(cluster.agents, buffers, strict=True)]
+    await asyncio.sleep(0.1)
+    network.kill(2)
+    calls[2].cancel()
+    for call in calls[:2]:
+        assert (await call).settlement is None
+    np.testing.assert_array_equal(buffers[0], buffers[1])
+
+
+@virtually
+async def test_a_call_next_door_to_the_scheduler_waits_since_a_copy_takes_longer() -> None:
+    _, cluster = await begin(far_s=0.0)
+    buffers = [powers(site, 4) for site in range(3)]
+    done = await asyncio.gather(*map(mean, cluster.agents, buffers))
+    assert [each.settlement for each in done] == [None] * 3
+
+
+def test_whoever_reads_the_members_waits_for_settlements_and_the_loop_does_not() -> None:
+    thread = LoopThread("test")
+    try:
+
+        async def make() -> asyncio.Future[Round]:
+            return asyncio.get_running_loop().create_future()
+
+        future = thread.run(make())
+        present = Present(thread, (0, 1, 2))
+        present.ended(0, Round(1, 1, 0.1, settlement=future))
+        assert present.latest == (0, 1, 2)
+
+        async def read() -> tuple[int, ...]:
+            return present.sites
+
+        assert thread.run(read()) == (0, 1, 2)
+
+        async def settle() -> None:
+            asyncio.get_running_loop().call_later(
+                0.05, future.set_result, Round(1, 1, 0.1, members=(0, 2))
+            )
+
+        thread.run(settle())
+        assert present.sites == (0, 2)
+        present.admitted((0, 1, 2))
+        present.ended(0, Round(2, 1, 0.1, members=(0, 2)))
+        assert [*present.sites] == [0, 1, 2], "a call from before an admission knows no newcomer"
+    finally:
+        thread.close()
+
+
+def test_reading_the_members_of_a_group_that_has_ended_raises_nothing() -> None:
+    thread = LoopThread("test")
+    try:
+
+        async def fail() -> asyncio.Future[Round]:
+            failed: asyncio.Future[Round] = asyncio.get_running_loop().create_future()
+            failed.set_exception(RunAborted("the scheduler is gone"))
+            return failed
+
+        present = Present(thread, (0, 1))
+        present.ended(0, Round(1, 1, 0.1, settlement=thread.run(fail())))
+        assert present.sites == (0, 1)
+        with pytest.raises(RunAborted, match="the scheduler is gone"):
+            present.settle()
+    finally:
+        thread.close()
