@@ -874,7 +874,7 @@ def test_an_exchange_that_fails_makes_room_for_what_waits_elsewhere() -> None:
 
 
 def dispatched() -> Channels:
-    return make(dispatching=lambda plan, elements, chunk_elements: (100, 4 * len(plan.trees)))
+    return make(dispatching=lambda plan, elements, chunk, round_trip_s: (100, 4 * len(plan.trees)))
 
 
 def test_a_grant_names_the_first_trees_and_every_member_hears_of_the_next() -> None:
@@ -898,6 +898,26 @@ def test_a_grant_names_the_first_trees_and_every_member_hears_of_the_next() -> N
     assert more.trees
 
 
+def test_a_window_is_for_the_longest_round_trip_that_a_member_tells() -> None:
+    asked: list[float] = []
+
+    def dispatching(
+        plan: Plan, elements: int, chunk_elements: int, told_s: float
+    ) -> tuple[int, int]:
+        asked.append(told_s)
+        return 10, 10
+
+    channels = make(dispatching=dispatching)
+    for number, trips_s in enumerate([(0.0, 0.0), (0.031, 0.002), (0.0308, 0.002)], 1):
+        for site in range(4):
+            request(channels, site, number)
+        for site in range(4):
+            told = ExchangeEnded(0, number, 1, 0.0, None, round_trip_s=trips_s[site % 2])
+            channels.ended(site, told)
+    request(channels, 0, 4)
+    assert asked == [0.0, 0.03], "a round trip of one digit more makes no new cut"
+
+
 def test_a_plan_is_asked_once_how_a_buffer_of_a_size_is_cut() -> None:
     asked: list[tuple[int, int]] = []
 
@@ -905,7 +925,7 @@ def test_a_plan_is_asked_once_how_a_buffer_of_a_size_is_cut() -> None:
         asked.append((plan.version, elements))
         return elements
 
-    def dispatching(plan: Plan, elements: int, chunk_elements: int) -> tuple[int, int]:
+    def dispatching(plan: Plan, elements: int, chunk_elements: int, _: float) -> tuple[int, int]:
         asked.append((plan.version, chunk_elements))
         return 10, 10
 

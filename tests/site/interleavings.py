@@ -123,7 +123,7 @@ async def play(seed: int) -> None:
     )
     window = int(rng.choice([1, 3, 11, 32, 64]))
 
-    def dispatching(plan: Plan, elements: int, chunk_elements: int) -> tuple[int, int]:
+    def dispatching(plan: Plan, elements: int, chunk_elements: int, _: float) -> tuple[int, int]:
         return len(cut(plan, elements, chunk_elements)), window
 
     scheduler = Scheduler(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 33
+WIRE_VERSION = 34
 MOST_GATHERED_BYTES = 1 << 20
 """The largest value that a site may contribute to a gathering (:class:`Gather`)."""
 MOST_NAME_CHARACTERS = 200  # of a subgroup's name, and of a gathering's purpose
@@ -1046,6 +1046,7 @@ class ExchangeEnded(Message, frozen=True):
         checksum: of the site's model or buffer; None if it was not computed.
         waited_for: the neighbour that sent the chunk that was finished last; None for no neighbour.
         tree: that chunk's tree.
+        round_trip_s: the least time in which the site's latest requests were granted.
     """
 
     channel: int
@@ -1055,6 +1056,7 @@ class ExchangeEnded(Message, frozen=True):
     checksum: int | None
     waited_for: int | None = None
     tree: int | None = None
+    round_trip_s: float = 0.0
 
 
 class Report(Message, frozen=True):

@@ -294,6 +294,7 @@ class Channels:
         outcome = Outcome()
         awaited = book.held.awaited_result(message.number)
         outcome.wrong = book.ended(site, message.number, message.version, message.checksum) or ""
+        self._dealing.hear_round_trip(site, message.round_trip_s)
         if awaited is not None and not awaited.receivers:
             self.results += 1
             self.result_bytes += Wire(awaited.wire).item_bytes * awaited.elements

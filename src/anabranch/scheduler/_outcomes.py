@@ -54,6 +54,8 @@ class Outcomes:
                 f"an exchange that took {message.seconds:g} s, in a run of "
                 f"{run.since_start_s():.3g} s"
             )
+        if not 0 <= message.round_trip_s <= longest_s:
+            raise MalformedMessage(f"a round trip of {message.round_trip_s:g} s")
         outcome = run.channels.ended(site, message)
         self._times.add((message.channel, message.number), message.seconds)
         run.tell_patience()

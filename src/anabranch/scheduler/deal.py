@@ -41,13 +41,20 @@ class Adaptive(Table, frozen=True, kw_only=True, tag_field="kind", tag="adaptive
 
         Args:
             believed: returns the network as believed now.
-            round_trip_s: between a site and the scheduler.
+            round_trip_s: between a site and the scheduler, as far as that is known before sites
+                tell theirs.
         """
 
-        def dispatching(plan: Plan, elements: int, chunk_elements: int) -> tuple[int, int]:
+        def dispatching(
+            plan: Plan, elements: int, chunk_elements: int, told_s: float
+        ) -> tuple[int, int]:
             chunks = len(plans.cut(plan, elements, chunk_elements))
             window = self.window or needed_window(
-                plan, believed(), _ELEMENT_BYTES * chunk_elements, chunks, round_trip_s
+                plan,
+                believed(),
+                _ELEMENT_BYTES * chunk_elements,
+                chunks,
+                max(round_trip_s, told_s),
             )
             return chunks, window
 

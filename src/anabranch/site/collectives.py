@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -61,6 +62,7 @@ from anabranch.site.channel import Channel, Channels, Gathering, RequestedExchan
 from anabranch.site.control import Control, RoundsOver
 
 _ELEMENT_BYTES = 4
+_ROUND_TRIPS = 8  # the least of the latest counts: a grant may wait for a plan, or for other sites
 # Progress reports to the scheduler while one window of chunks is finished.
 _REPORTS_A_WINDOW = 16
 
@@ -194,7 +196,7 @@ class Collectives:
         self._channels = Channels(planned)
         self._subgroups: dict[tuple[tuple[int, ...], str], asyncio.Future[int]] = {}
         self._underway: dict[int, _Underway] = {}  # by exchange
-        self._round_trip_s = 0.0  # to the scheduler, from the latest request to its grant
+        self._round_trips_s: deque[float] = deque(maxlen=_ROUND_TRIPS)  # from request to grant
         self._site = 0
         self._most_kept_bytes = math.inf
         self._following: Following | None = None  # since this site was admitted
@@ -223,6 +225,11 @@ class Collectives:
         self._exchanging = exchanging
         self._retries = retries
         self._most_kept_bytes = most_kept_bytes
+
+    @property
+    def _round_trip_s(self) -> float:
+        """Seconds to the scheduler and back."""
+        return min(self._round_trips_s, default=0.0)
 
     @property
     def plan(self) -> Plan:
@@ -672,6 +679,7 @@ class Collectives:
             checksum,
             done.waited_for,
             done.tree,
+            self._round_trip_s,
         )
         self._scheduler.say(ended)
 
@@ -783,7 +791,7 @@ class Collectives:
         plan = self._channels.plan_of(grant.channel, grant.version, grant.plan_json)
         if asked is None:
             return
-        self._round_trip_s = self._loop.time() - asked.at_s
+        self._round_trips_s.append(self._loop.time() - asked.at_s)
         if not asked.unfit:  # else `ExchangeFailed` follows
             asked.granted.set_result((grant, plan))
 

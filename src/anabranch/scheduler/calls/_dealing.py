@@ -9,9 +9,10 @@ from anabranch.plan import Plan
 from anabranch.scheduler._dispatch import Dispatcher
 from anabranch.scheduler.calls._answer import Granted
 
-Dispatching = Callable[[Plan, int, int], tuple[int, int]]
-"""How chunks are dispatched during an exchange. Called with the plan, the elements of the buffer
-and the most elements of a chunk. Returns the number of chunks, and the most under way at once."""
+Dispatching = Callable[[Plan, int, int, float], tuple[int, int]]
+"""How chunks are dispatched during an exchange. Called with the plan, the elements of the buffer,
+the most elements of a chunk, and the longest round trip between a member and the scheduler, in
+seconds. Returns the number of chunks, and the most under way at once."""
 
 Chunking = Callable[[Plan, int], int]
 """How finely buffers are cut. Called with the plan and the elements of the buffer. Returns the most
@@ -27,15 +28,17 @@ class Dealing:
         chunking: returns the most elements of a chunk.
         dispatching: how chunks are dispatched during an exchange; None deals all beforehand.
 
-    Both are called once for a plan and a size: a plan of many trees takes milliseconds.
+    Both are called once for a plan, a size and a round trip: a plan of many trees takes
+    milliseconds.
     """
 
     def __init__(self, chunking: Chunking, dispatching: Dispatching | None) -> None:
         self._chunking = chunking
         self._dispatching = dispatching
-        # By the plan's identity and the elements. The value keeps its plan alive: a later plan
-        # could otherwise get the same identity, and the wrong cut.
-        self._cuts: dict[tuple[int, int], tuple[Plan, int, tuple[int, int] | None]] = {}
+        # By the plan's identity, the elements and the round trip. The value keeps its plan alive: a
+        # later plan could otherwise get the same identity, and the wrong cut.
+        self._cuts: dict[tuple[int, int, float], tuple[Plan, int, tuple[int, int] | None]] = {}
+        self._round_trips_s: dict[int, float] = {}  # by site
         self._chunk_elements: dict[int, int] = {}  # by exchange
         self._dispatchers: dict[int, Dispatcher] = {}  # by exchange
 
@@ -45,23 +48,31 @@ class Dealing:
         A broadcast or a transfer is dealt beforehand: it gains nothing from another tree.
         """
         signature, plan = granted.signature, granted.plan
-        chunk_elements, dispatched = self._cut(plan, signature.elements)
+        longest_s = max((self._round_trips_s.get(each, 0.0) for each in members), default=0.0)
+        chunk_elements, dispatched = self._cut(plan, signature.elements, _rounded(longest_s))
         self._chunk_elements[granted.exchange] = chunk_elements
         all_contribute = signature.source is None and not signature.receivers
         if dispatched is not None and all_contribute:
             shares = [tree.share for tree in plan.trees]
             self._dispatchers[granted.exchange] = Dispatcher(shares, members, *dispatched)
 
-    def _cut(self, plan: Plan, elements: int) -> tuple[int, tuple[int, int] | None]:
+    def hear_round_trip(self, site: int, seconds: float) -> None:
+        """Take a site's round trip to the scheduler."""
+        self._round_trips_s[site] = seconds
+
+    def _cut(
+        self, plan: Plan, elements: int, round_trip_s: float
+    ) -> tuple[int, tuple[int, int] | None]:
         """Return the most elements of a chunk, and what ``dispatching`` returns for such chunks."""
-        known = self._cuts.get((id(plan), elements))
+        known = self._cuts.get((id(plan), elements, round_trip_s))
         if known is None:
             chunk_elements, dispatched = self._chunking(plan, elements), None
             if self._dispatching is not None:
-                dispatched = self._dispatching(plan, elements, chunk_elements)
+                dispatched = self._dispatching(plan, elements, chunk_elements, round_trip_s)
             if len(self._cuts) == _REMEMBERED:
                 del self._cuts[next(iter(self._cuts))]
-            known = self._cuts[id(plan), elements] = plan, chunk_elements, dispatched
+            known = plan, chunk_elements, dispatched
+            self._cuts[id(plan), elements, round_trip_s] = known
         return known[1:]
 
     def restore(self, exchange: int, chunk_elements: int) -> None:
@@ -101,3 +112,8 @@ class Dealing:
         """Forget all exchanges but those that are held."""
         for exchange in self._chunk_elements.keys() - held:
             self.forget(exchange)
+
+
+def _rounded(round_trip_s: float) -> float:
+    """Return a round trip with one digit, so that few cuts are made anew."""
+    return float(f"{round_trip_s:.1g}")
