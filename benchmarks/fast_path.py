@@ -36,7 +36,7 @@ FAR_S = 0.030  # one way to the scheduler
 NEXT_DOOR_S = 0.0001
 SITES = 3, 9
 BUFFERS = (1, 256), (1, 250_000), (1, 6_250_000), (10, 6_250_000)  # how many, and elements of each
-CALLS = 6  # the first of which makes plans and connections
+CALLS = 13  # the first of which makes plans and connections
 TOKEN = "fast"
 ADDRESS = "127.0.0.1", 0
 

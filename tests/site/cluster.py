@@ -282,6 +282,7 @@ class Cluster:
         samples: Sequence[int] | None = None,
         last_to: LastTo = "none",
         course: Callable[[tuple[int, int]], Course] = lambda link: Course(),
+        leases: bool = False,
     ) -> Cluster:
         """Start a run; ``shaped`` holds its lanes to the overlay's rates and latencies.
 
@@ -305,6 +306,7 @@ class Cluster:
             repairs=repairs,
             journal=journal,
             planners=planners,
+            leases=leases,
         )
         address = await scheduler.listen(("127.0.0.1", 0))
 

@@ -390,6 +390,7 @@ class Service:
             errors_end=self.on_error == "abort",
             planners=self._planner_for if self._plans_by_size else None,
             stops=self.stop.follow(self.workers, self.gossip is not None),
+            leases=not job_json and self.pace is None and self.gossip is None,
         )
 
     def run_started(self, buffer_elements: int, plan: Plan | None) -> events.RunStarted:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 34
+WIRE_VERSION = 35
 MOST_GATHERED_BYTES = 1 << 20
 """The largest value that a site may contribute to a gathering (:class:`Gather`)."""
 MOST_NAME_CHARACTERS = 200  # of a subgroup's name, and of a gathering's purpose
@@ -499,6 +499,7 @@ class ExchangeRequest(Message, frozen=True):
             site is the first to ask.
         attempt: how often this site has asked for it ahead, and then made another call. It tells
             apart answers to earlier attempts, which may still be in flight.
+        is_leased: whether this site has begun it already, under a :class:`Lease`.
     """
 
     channel: int
@@ -506,6 +507,7 @@ class ExchangeRequest(Message, frozen=True):
     signature: Signature
     calls: bool = False
     attempt: int = 0
+    is_leased: bool = False
 
 
 class AskAhead(Message, frozen=True):
@@ -610,6 +612,41 @@ class Grant(Message, frozen=True):
     followers: tuple[int, ...] = ()
     why_last: str = ""
     attempt: int = 0
+
+
+class LeasedSize(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """How exchanges of one size of buffer go under a lease; the fields are those of a grant."""
+
+    elements: int
+    version: int
+    plan_json: str
+    chunk_elements: int
+    trees: tuple[int, ...] | None
+
+
+class Lease(Message, frozen=True):
+    """A site may begin these exchanges without a grant, if their buffers have one of these sizes.
+
+    Attributes:
+        channel: as in :class:`ExchangeRequest`.
+        first, count: the exchanges' numbers on the channel.
+        first_exchange: the number in the chunk messages of the first one; the others follow.
+        settles: as in :class:`Grant`.
+        sizes: of buffers to which all members contribute.
+    """
+
+    channel: int
+    first: int
+    count: int
+    first_exchange: int
+    settles: bool
+    sizes: tuple[LeasedSize, ...]
+
+
+class LeaseOver(Message, frozen=True):
+    """A site is lost: begin no further exchange of this channel without a grant."""
+
+    channel: int
 
 
 class ExchangeFailed(Message, frozen=True):
@@ -1212,6 +1249,8 @@ AnyMessage = (
     | ModelDigest
     | RequestAwaited
     | Grant
+    | Lease
+    | LeaseOver
     | ExchangeFailed
     | Interrupt
     | Holding

@@ -8,6 +8,7 @@ together. Time is an argument. Each method returns an
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from anabranch import plan as plans
 from anabranch.exchange.terms import Wire
@@ -20,6 +21,9 @@ from anabranch.net.messages import (
     ExchangeRequest,
     Gather,
     Holding,
+    Lease,
+    LeasedSize,
+    LeaseOver,
     ModelDigest,
     ModelsDiffer,
     Progress,
@@ -39,11 +43,13 @@ from anabranch.scheduler.calls._checks import Checks
 from anabranch.scheduler.calls._dealing import Chunking, Dealing, Dispatching
 from anabranch.scheduler.calls._end import Last
 from anabranch.scheduler.calls._following import Following
+from anabranch.scheduler.calls._leases import LeasedNumbers, lease_count
 from anabranch.scheduler.calls._outcome import Outcome
 from anabranch.scheduler.calls._requests import Request
 from anabranch.scheduler.calls._restoring import Restoring
 from anabranch.scheduler.calls._settling import Settling, Transferring
 from anabranch.scheduler.calls._subgroups import Subgroup, Subgroups
+from anabranch.site.channel import LEASED_SHARE
 
 
 class Channels:
@@ -83,9 +89,12 @@ class Channels:
         transferring: Transferring = lambda holders, receiver, elements, version: (),
         by_size: bool = False,
         returns_early: bool = False,
+        leases: bool = False,
     ) -> None:
         self._name = name
         self.checks = Checks(name, sites, repairs)
+        if leases:
+            most_bytes *= 1 - LEASED_SHARE
         self.books = books = Books(name, sites, PlansBySize(plan, by_size), most_bytes)
         self.following = Following(books.all)
         self._subgroups = Subgroups(name, books)
@@ -94,7 +103,7 @@ class Channels:
         self._answering = Answering(
             name, books, self._dealing, self.following, self._settling, repairs
         )
-        self._settles = repairs
+        self._settles, self._leases = repairs, leases
         self._returns_early = books.tells_last = returns_early
         self.results = 0
         self.result_bytes = 0
@@ -142,6 +151,10 @@ class Channels:
             awaits_grant, is_open = self._settling.awaits_grant, self._settling.is_open
             is_open = awaits_grant if self._returns_early else is_open
             lasts = [last + (not is_open(channel, last)) for channel, last in enumerate(lasts)]
+            leased = [book.leases.last for book in self.books]
+            lasts = [
+                max(last, end + 1) if end else last for last, end in zip(lasts, leased, strict=True)
+            ]
         self.books.close(reason, lasts)
 
     def bound(self, rounds: int, why: str) -> None:
@@ -190,9 +203,41 @@ class Channels:
         if is_first and is_of_all:
             outcome.say += self.following.asked(site, message.number, signature)
         self._answering.answer(message.channel, answers, outcome)
+        if is_first and signature.source is None and not signature.receivers:
+            book.leases.note(signature.elements)
+        self._lease(message.channel, book, outcome)
         if message.calls:
             self._call(site, message, outcome)
         return outcome
+
+    def _lease(self, channel: int, book: ExchangeBook, outcome: Outcome) -> None:
+        """Lease the next exchanges of a channel, if it is time to."""
+        if not (self._leases and self.books.tells_last) or self.books.why_closed is not None:
+            return
+        if book is self.all and self.following.are_expected:
+            return
+        round_trip_s = self._dealing.round_trip_s(book.members)
+        count = lease_count(round_trip_s, book.leases.seconds, len(book.held.numbers))
+        if not book.leases.is_due(book.latest, count):
+            return
+        lease = book.lease(count, partial(self._dealing.cut, members=book.members))
+        if lease is not None:
+            outcome.say += [
+                (site, self._leased(channel, book, site, lease)) for site in book.members
+            ]
+
+    def _leased(self, channel: int, book: ExchangeBook, site: int, lease: LeasedNumbers) -> Lease:
+        sizes = []
+        for elements, cut in lease.cuts.items():
+            lacks = book.knowledge.tell(site, cut.plan) is not None
+            plan_json = plans.dumps(cut.plan) if lacks else ""
+            trees = self._dealing.first_of(cut)
+            sizes.append(
+                LeasedSize(elements, cut.plan.version, plan_json, cut.chunk_elements, trees)
+            )
+        count = lease.last - lease.first + 1
+        exchange, settles = lease.first_exchange, self._settles
+        return Lease(channel, lease.first, count, exchange, settles, (*sizes,))
 
     def ask_ahead(self, site: int, message: AskAhead) -> Outcome:
         """Answer a site that will probably call for an exchange next.
@@ -295,6 +340,7 @@ class Channels:
         awaited = book.held.awaited_result(message.number)
         outcome.wrong = book.ended(site, message.number, message.version, message.checksum) or ""
         self._dealing.hear_round_trip(site, message.round_trip_s)
+        book.leases.seconds = message.seconds
         if awaited is not None and not awaited.receivers:
             self.results += 1
             self.result_bytes += Wire(awaited.wire).item_bytes * awaited.elements
@@ -321,6 +367,7 @@ class Channels:
         """
         book = self.books.of(site, message.channel)
         self.checks.gathering(site, message)
+        book.leases.in_a_row = 0
         outcome = Outcome()
         self._take_back(site, outcome)
         is_first = book.order.made(site) == book.order.latest
@@ -386,7 +433,12 @@ class Channels:
         """
         outcome = Outcome()
         self.following.sites.difference_update(sites)
+        leased = [channel for channel, book in enumerate(self.books) if book.leases.last]
+        for book in self.books:
+            book.leases.end()
         answers = self.books.lose(sites, plan)
+        for channel in leased:  # before members hear of interruptions
+            outcome.say += [(each, LeaseOver(channel)) for each in self.books.members(channel)]
         self._dealing.forget_all_but(set().union(*(book.held.exchanges for book in self.books)))
         for exchange in self._settling.interrupt(outcome):
             self._dealing.stop_dispatching(exchange)
@@ -414,6 +466,7 @@ class Channels:
                 them until they are in step.
         """
         outcome, book = Outcome(), self.all
+        book.leases.forget()
         if sites:
             if not book.is_level or self.books.are_busy:
                 outcome.wrong = (
@@ -495,4 +548,5 @@ class Channels:
 
 
 def _request(site: int, message: ExchangeRequest | AskAhead) -> Request:
-    return Request(site, message.number, message.signature, message.attempt)
+    is_leased = isinstance(message, ExchangeRequest) and message.is_leased
+    return Request(site, message.number, message.signature, message.attempt, is_leased)

@@ -18,7 +18,7 @@ and the facts that each member was told (`_knowledge`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import ChannelSnapshot, Signature
@@ -37,6 +37,7 @@ from anabranch.scheduler.calls._end import End
 from anabranch.scheduler.calls._gatherings import Gatherings
 from anabranch.scheduler.calls._held import Counter, Held
 from anabranch.scheduler.calls._knowledge import Knowledge
+from anabranch.scheduler.calls._leases import Cut, LeasedNumbers, Leases
 from anabranch.scheduler.calls._order import Limit, Order
 from anabranch.scheduler.calls._requests import Request, Requests
 
@@ -68,6 +69,7 @@ class ExchangeBook:
         knowledge: what members have been told.
         end: the last exchange.
         has_followers: whether members follow: a result may reach them before they call.
+        leases: the exchanges that members may begin without asking.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class ExchangeBook:
         # hold the results, and the book does not know these exchanges.
         self._settled: frozenset[int] = frozenset()
         self.has_followers = False
+        self.leases = Leases()
 
     @property
     def latest(self) -> int:
@@ -157,9 +160,11 @@ class ExchangeBook:
         if failed is not None:
             if site in failed.told:
                 return also
-            return (Abandoned(site, number, failed.exchange, False, failed.reason), *also)
+            exchange = failed.exchange or self._leased_exchange(number)
+            return (Abandoned(site, number, exchange, False, failed.reason), *also)
         if limit is not None and number > limit.exchanges:
-            return (Abandoned(site, number, 0, False, limit.reason), *also)
+            exchange = self._leased_exchange(number)
+            return (Abandoned(site, number, exchange, False, limit.reason), *also)
         if refusal:
             return (*self.give_up(number, refusal), *also)
         if was_ahead:
@@ -182,7 +187,9 @@ class ExchangeBook:
         is_doomed = self.knowledge.failure(number) is not None or (
             limit is not None and number > limit.exchanges
         )
-        if is_doomed or not _all_contribute(request.signature):
+        # A leased number is not granted ahead: a member may have begun it with other terms.
+        is_leased = self.leases.of(number) is not None
+        if is_doomed or is_leased or not _all_contribute(request.signature):
             return ()  # the site gets its answer when it calls
         self.requests.add(request, is_ahead=True)
         return self.grant()
@@ -313,16 +320,51 @@ class ExchangeBook:
         # so it cannot hold up others for ever. A broadcast has to wait for all members: it
         # overwrites their buffers before a late member could disagree.
         have_all_asked = number <= min(self.asked.values())
-        may_begin = _all_contribute(signature) and self._counter.has_room(
-            signature, self.has_followers
+        may_begin = request.is_leased or (
+            _all_contribute(signature) and self._counter.has_room(signature, self.has_followers)
         )
         if not may_begin and not have_all_asked:
             return False
-        plan = self.plans.for_exchange(signature)
+        cut = self._cut(number, signature)
+        plan = self.plans.for_exchange(signature) if cut is None else cut.plan
         if plan is None:
             return False
-        self.held.begin(request.site, number, signature, plan)
+        self.held.begin(request.site, number, signature, plan, self._leased_exchange(number))
         return True
+
+    # --- leases
+
+    def lease(self, count: int, cut_of: Callable[[Plan, int], Cut]) -> LeasedNumbers | None:
+        """LeasedNumbers the next exchanges to all members; None if none can be leased.
+
+        Args:
+            count: how many.
+            cut_of: returns how a buffer's chunks go, given the plan and the elements.
+        """
+        waiting = (each.number for each in self.requests.waiting)
+        first = max((self.latest_held, self.leases.last, *waiting)) + 1
+        last = first + count - 1
+        if self.end.last is not None:
+            last = min(last, self.end.last.number - 1)  # the last one's grant says so
+        plans = {size: self.plans.of(size) for size in self.leases.sizes}
+        cuts = {size: cut_of(plan, size) for size, plan in plans.items() if plan is not None}
+        if last < first or not cuts or not min(self.asked.values(), default=0):
+            return None
+        exchange = self._counter.reserve(last - first + 1)
+        lease = LeasedNumbers(first, last, exchange, cuts)
+        self.leases.add(lease)
+        return lease
+
+    def _leased_exchange(self, number: int) -> int:
+        """Return the number that the chunks of a leased exchange carry; 0 if it is not leased."""
+        lease = self.leases.of(number)
+        return 0 if lease is None else lease.exchange_of(number)
+
+    def _cut(self, number: int, signature: Signature) -> Cut | None:
+        """Return how a leased exchange's chunks go; None if no lease says so."""
+        lease = self.leases.of(number)
+        is_of_all = lease is not None and _all_contribute(signature)
+        return lease.cuts.get(signature.elements) if lease is not None and is_of_all else None
 
     def _answer(self, request: Request, is_ahead: bool) -> Granted | Disagreement:
         site, number, signature = request.site, request.number, request.signature
@@ -335,7 +377,7 @@ class ExchangeBook:
         lacks = self.knowledge.tell(site, held.plan) is not None
         is_first, held.is_granted = not held.is_granted, True
         held.granted.add(site)
-        held.was_ahead |= is_ahead
+        held.was_ahead |= is_ahead or request.is_leased
         if not is_ahead:
             self.held.called(site, number, self.asked)
         is_last = held.granted == {*self.members}
@@ -349,6 +391,9 @@ class ExchangeBook:
             is_last,
             signature,
             request.attempt,
+            request.is_leased,
+            self._cut(number, signature),
+            is_void=(lease := self.leases.of(number)) is not None and lease.is_void,
         )
 
     # --- calls that cannot end
@@ -374,13 +419,15 @@ class ExchangeBook:
             if number > limit.exchanges:
                 given_up += self._fail(number, self.held.drop(number).exchange, reason)
         for each in self.requests.drop_after(limit.exchanges):
-            given_up.append(Abandoned(each.site, each.number, 0, False, reason))
+            exchange = self._leased_exchange(each.number)
+            given_up.append(Abandoned(each.site, each.number, exchange, False, reason))
         given_up += self._gatherings.give_up_after(limit.gatherings, reason)
         return tuple(given_up)
 
     def give_up(self, number: int, reason: str) -> tuple[Abandoned, ...]:
         """Fail an exchange, whether it has begun or not."""
-        exchange = self.held.drop(number).exchange if number in self.held else 0
+        is_held = number in self.held
+        exchange = self.held.drop(number).exchange if is_held else self._leased_exchange(number)
         self.requests.drop(number)
         return tuple(self._fail(number, exchange, reason))
 

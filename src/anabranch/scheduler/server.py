@@ -147,6 +147,7 @@ class Scheduler:
         errors_end: bool = True,
         planners: Planners | None = None,
         stops: Stops | None = None,
+        leases: bool = False,
     ) -> None:
         written = b"" if journal is None else journal.load() or b""
         memory = memories.read(written) if written else None
@@ -179,6 +180,7 @@ class Scheduler:
             ),
             by_size=planners is not None,
             returns_early=repairs is not None and repairs.returns_early,
+            leases=leases,
         )
         self._gossips = stops is not None and stops.gossips
         if stops is not None:

@@ -37,7 +37,7 @@ from anabranch.exchange.arithmetic import Buffer
 from anabranch.exchange.exchange import Exchange, Exchanges
 from anabranch.exchange.terms import EXCHANGED, Terms
 from anabranch.net.errors import OutOfPlaceMessage, PeerError
-from anabranch.net.frames import Sink
+from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.messages import ChunkMessage, PartialSum
 from anabranch.plan import Chunk, Plan, cut, deal, deal_tensors
 from anabranch.site._dataplane import DataPlane, Fate
@@ -84,6 +84,7 @@ class Exchanging:
         self._exchanges = Exchanges(config.site, config.room_elements, config.repairs)
         self._active = self._exchanges.active
         self._running: dict[int, _Running] = {}
+        self._unagreed: set[int] = set()
         plane.put_in_charge(self, *EXCHANGED)
 
     async def exchange(
@@ -153,11 +154,25 @@ class Exchanging:
             raise
         finally:
             del self._running[number]
+            self._unagreed.discard(number)
             self._exchanges.end(number)
         return exchange.spread.latest
 
+    def may_begin(self, number: int, terms: Terms) -> bool:
+        """Return whether an exchange may begin before the scheduler has compared members' terms.
+
+        It may not if a neighbour has sent data of other terms. Later such data is discarded: the
+        members disagree, and the scheduler will say so.
+        """
+        early = self._active.get(number)
+        agrees = early is None or early.terms == terms.code
+        if agrees:
+            self._unagreed.add(number)
+        return agrees
+
     def give_up(self, number: int, error: Exception) -> None:
         """End an exchange with an error, as at every site; discard its later messages."""
+        self._unagreed.discard(number)
         self._exchanges.stop(number)
         running = self._running.get(number)
         if running is not None and not running.ended.done():
@@ -176,6 +191,7 @@ class Exchanging:
             if not running.ended.done():
                 running.ended.set_exception(Interrupted())
             self.plane.lanes.withdraw(number)
+        self._unagreed.discard(number)
         self._exchanges.stop(number)
         return held
 
@@ -235,6 +251,8 @@ class Exchanging:
             # The usual case, without the detour over `Exchanges`: this runs for every chunk.
             half = exchange.reduction if type(message) is PartialSum else exchange.spread
             receipt = half.receive(message, payload_bytes)  # type: ignore[arg-type]
+        elif exchange is not None and message.exchange in self._unagreed:
+            return DISCARD
         else:
             receipt = self._exchanges.receive(message, payload_bytes)
         return Sink(receipt.target, receipt.piece, partial(self._received, receipt))

@@ -71,6 +71,7 @@ from anabranch.plan import Plan
 from anabranch.site._dataplane import DataPlane
 from anabranch.site._exchanging import Exchanging
 from anabranch.site._instruments import Instruments
+from anabranch.site.channel import LEASED_SHARE
 from anabranch.site.collectives import Collectives, Round
 from anabranch.site.control import Control, RoundsOver
 from anabranch.site.meter import Meter
@@ -303,7 +304,8 @@ class SiteAgent:
                 gossips.draw,
                 self._gone,
             )
-        self._collectives.start(exchanging, self.welcome.retries, kept_bytes)
+        leased_bytes = _ELEMENT_BYTES * transport.room_elements * LEASED_SHARE
+        self._collectives.start(exchanging, self.welcome.retries, kept_bytes, leased_bytes)
         plan = self._collectives.plan
         plane.lanes.use_auxiliary(plan.all_auxiliary)
         if served is not None:

@@ -27,6 +27,7 @@ from anabranch.net.messages import (
     Grant,
     Holding,
     Interrupt,
+    Lease,
     Message,
     OpenExchange,
     OpenGathering,
@@ -41,6 +42,9 @@ from anabranch.site._exchanging import Exchanging
 KEPT_PLANS = 16
 """How many plans a site keeps of a channel: those of the highest versions. Each order of size of
 buffers has one plan, and fewer orders than that are in use at once."""
+LEASED_SHARE = 0.25
+"""Of the bytes that may be under way, the share of exchanges that began under a lease. The
+scheduler grants the others the rest."""
 _REMEMBERED = 1024  # ended exchanges of a channel
 
 
@@ -84,6 +88,8 @@ class Channel:
     gathering: dict[int, Gathering] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)  # reasons, before their call here
     calls: dict[int, Call] = field(default_factory=dict)
+    leased_number: int = 0  # of the latest exchange that began under a lease
+    leases: list[tuple[Lease, dict[int, Plan]]] = field(default_factory=list)  # with their plans
     # Of exchanges that have not begun here: the generation, and the repair.
     interrupted: dict[int, int] = field(default_factory=dict)
     repairs: dict[int, tuple[Repair, Plan]] = field(default_factory=dict)
@@ -137,11 +143,49 @@ class Channel:
                 return None
         if asked is not None and grant.attempt < asked.attempt:
             return None
+        if asked is None and grant.number <= self.leased_number:
+            return None  # asked for ahead, withdrawn, and begun under a lease meanwhile
         if asked is None or grant.attempt > asked.attempt or asked.granted.done():
             raise OutOfPlaceMessage(
                 f"exchange {grant.number} of channel {grant.channel} is granted, unasked"
             )
         return asked
+
+    def lease(self, lease: Lease, planned: dict[int, Plan]) -> None:
+        """Keep a lease, with its plans by version; forget those that are used up."""
+        self.leases = [each for each in self.leases if each[0].first + each[0].count > self.number]
+        self.leases.append((lease, planned))
+
+    def leased(self, number: int, elements: int) -> tuple[Grant, Plan] | None:
+        """Return the grant of an exchange under a lease; None for no lease."""
+        for lease, planned in self.leases:
+            place = number - lease.first
+            if not 0 <= place < lease.count:
+                continue
+            for size in lease.sizes:
+                if size.elements == elements:
+                    grant = Grant(
+                        lease.channel,
+                        number,
+                        lease.first_exchange + place,
+                        size.version,
+                        "",
+                        size.chunk_elements,
+                        size.trees,
+                        lease.settles,
+                    )
+                    return grant, planned[size.version]
+        return None
+
+    def end_leases(self) -> list[int]:
+        """Forget all leases; return the numbers that chunks of their further exchanges carry."""
+        unused = [
+            lease.first_exchange + number - lease.first
+            for lease, _ in self.leases
+            for number in range(max(lease.first, self.number + 1), lease.first + lease.count)
+        ]
+        self.leases.clear()
+        return unused
 
     def refuse(self, number: int, over: Exception) -> None:
         """Fail a requested exchange, and all later ones, with this error."""
@@ -171,6 +215,7 @@ class Channel:
             The repairs that will not begin.
         """
         self.ahead, self.attempt = None, 0
+        self.leases.clear()
         for asked in self.waiting.values():
             asked.attempt = 0
         granted = {number for number, asked in self.waiting.items() if asked.granted.done()}

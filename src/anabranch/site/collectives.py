@@ -14,6 +14,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,8 @@ from anabranch.net.messages import (
     GatherFailed,
     Grant,
     Interrupt,
+    Lease,
+    LeaseOver,
     Model,
     ModelDigest,
     NoMoreRounds,
@@ -200,6 +203,8 @@ class Collectives:
         self._site = 0
         self._most_kept_bytes = math.inf
         self._following: Following | None = None  # since this site was admitted
+        self._leased: dict[int, int] = {}  # bytes of exchanges under way without a grant
+        self._most_leased_bytes = 0.0
         self._gets_state = False  # whether a hand-over of the state has begun
         self._made: set[asyncio.Task[Any]] = set()  # calls made in the program's place
         self._unsettled: set[asyncio.Task[Round]] = set()  # of calls that have returned
@@ -212,7 +217,11 @@ class Collectives:
         self.is_new = is_new
 
     def start(
-        self, exchanging: Exchanging, retries: bool, most_kept_bytes: float = math.inf
+        self,
+        exchanging: Exchanging,
+        retries: bool,
+        most_kept_bytes: float = math.inf,
+        most_leased_bytes: float = math.inf,
     ) -> None:
         """Enable calls.
 
@@ -221,10 +230,12 @@ class Collectives:
             retries: whether an interrupted exchange is reduced again as a whole.
             most_kept_bytes: the most bytes of results to keep while this site follows; two may
                 always be kept.
+            most_leased_bytes: the most bytes of exchanges under way that began under a lease.
         """
         self._exchanging = exchanging
         self._retries = retries
         self._most_kept_bytes = most_kept_bytes
+        self._most_leased_bytes = most_leased_bytes
 
     @property
     def _round_trip_s(self) -> float:
@@ -287,7 +298,9 @@ class Collectives:
             # Before the request, so that the comparison is complete with the last request.
             number = self._channels[channel].number + 1
             self._scheduler.post(ModelDigest(channel, number, model))
-        number = self._ask_for_next(channel, terms, calls=calls)
+        # Members' models are compared, and unusable values refused, before an exchange begins.
+        leases = model is None and not unfit
+        number = self._ask_for_next(channel, terms, calls=calls, leases=leases)
         if unfit:
             self._refuse(channel, number, unfit)
         self._gets_state |= self._site in terms.receivers
@@ -307,6 +320,8 @@ class Collectives:
         """
         state = self._channels[channel]
         if (channel == 0 and self._following is not None) or state.ahead is not None:
+            return
+        if state.leased(state.number + 1, terms.elements) is not None:
             return
         if state.over is None and not self._scheduler.is_over:
             state.ahead = self._asked_for(state, signature_of(terms))
@@ -360,14 +375,21 @@ class Collectives:
         terms: Terms,
         follows: bool = False,
         calls: bool = False,
+        leases: bool = False,
     ) -> int:
         """Request the next exchange, and return its number.
 
         It is counted even if it cannot be held: numbers must agree at all members.
+
+        Args:
+            channel, terms, calls: see ``exchange``.
+            follows: whether the call is made in the program's place.
+            leases: whether it may begin under a lease, without a grant.
         """
         state, signature = self._channels[channel], signature_of(terms)
-        if state.ahead is not None and (state.over or state.ahead.signature != signature):
-            state.take_back()
+        leased = self._under_lease(state, terms) if leases and state.over is None else None
+        if state.over or leased or (state.ahead and state.ahead.signature != signature):
+            state.take_back()  # the scheduler grants no leased exchange ahead
         asked = state.ahead or self._asked_for(state, signature, follows)
         state.number += 1
         state.ahead, state.attempt = None, 0
@@ -381,9 +403,31 @@ class Collectives:
                 self._scheduler.fail_with(asked.granted)
         else:  # only a call that is sent to the scheduler takes requests ahead back
             self._take_back_all_but(state)
-            request = ExchangeRequest(channel, state.number, signature, calls, asked.attempt)
-            self._scheduler.post(request)
+            asks = channel, state.number, signature, calls, asked.attempt
+            self._scheduler.post(ExchangeRequest(*asks, is_leased=leased is not None))
+            if leased is not None:
+                asked.granted.set_result(leased)
         return state.number
+
+    def _under_lease(self, state: Channel, terms: Terms) -> tuple[Grant, Plan] | None:
+        """Return the grant of the next exchange under a lease; None if it has to be asked for.
+
+        It is asked for where neighbours have sent data of other terms: then members disagree, and
+        the scheduler names two of them before anything is sent. Also where the room that leases may
+        use is taken.
+        """
+        if terms.source is not None or terms.receivers or self._exchanging is None:
+            return None
+        leased = state.leased(state.number + 1, terms.elements)
+        size_bytes = _ELEMENT_BYTES * terms.elements
+        if leased is None or sum(self._leased.values()) + size_bytes > self._most_leased_bytes:
+            return None
+        exchange = leased[0].exchange
+        if not self._exchanging.may_begin(exchange, terms):
+            return None
+        self._leased[exchange] = size_bytes
+        state.leased_number = state.number + 1
+        return leased
 
     async def _take_part(
         self,
@@ -400,7 +444,7 @@ class Collectives:
         began_s = self._loop.time()
         state = self._channels[channel]
         asked = state.waiting[number]
-        if number in state.failed:
+        if number in state.failed and not asked.granted.done():
             del state.waiting[number]
             raise ExchangeError(state.failed.pop(number))
         try:
@@ -408,6 +452,7 @@ class Collectives:
         finally:
             del state.waiting[number]
         if number in state.failed:
+            self._leased.pop(grant.exchange, None)
             raise ExchangeError(state.failed.pop(number))
         exchange = grant.exchange
         is_watched = more or grant.trees is not None
@@ -456,19 +501,19 @@ class Collectives:
         except BaseException:
             settling.cancel()
             raise
-        self._unsettled.add(settling)
-        settling.add_done_callback(self._has_settled)
         if grant.why_last:
             state.over = RoundsOver(grant.why_last)
         done = _ended(done, call.latest, self._loop.time() - began_s)
+        self._unsettled.add(settling)
+        settling.add_done_callback(partial(self._has_settled, done.seconds))
         return replace(done, is_last=bool(grant.why_last), settlement=settling)
 
-    def _has_settled(self, settling: asyncio.Task[Round]) -> None:
+    def _has_settled(self, seconds: float, settling: asyncio.Task[Round]) -> None:
         self._unsettled.discard(settling)
         if settling.cancelled() or settling.exception() is not None:
             return  # the run has ended, and this site's next call tells why
         if not self._scheduler.is_over:
-            self.tell_ended(settling.result(), None)
+            self.tell_ended(replace(settling.result(), seconds=seconds), None)
 
     async def _until_ended(
         self, state: Channel, call: Call, grant: Grant, plan: Plan, done: Round, began_s: float
@@ -494,6 +539,7 @@ class Collectives:
             raise
         finally:
             del self._underway[grant.exchange]
+            self._leased.pop(grant.exchange, None)
             state.calls.pop(number, None)
         why_last = grant.why_last if settled is None else settled.why_last
         if why_last:
@@ -740,6 +786,12 @@ class Collectives:
         match message:
             case Grant():
                 self._granted(message)
+            case Lease():
+                self._take_lease(message)
+            case LeaseOver():
+                for exchange in self._channels.of(message.channel).end_leases():
+                    if self._exchanging is not None:
+                        self._exchanging.stop(exchange)
             case RequestAwaited():
                 state = self._channels.of(message.channel)
                 state.awaited = max(state.awaited, message.number)
@@ -795,6 +847,13 @@ class Collectives:
         if not asked.unfit:  # else `ExchangeFailed` follows
             asked.granted.set_result((grant, plan))
 
+    def _take_lease(self, lease: Lease) -> None:
+        planned = {
+            size.version: self._channels.plan_of(lease.channel, size.version, size.plan_json)
+            for size in lease.sizes
+        }
+        self._channels.of(lease.channel).lease(lease, planned)
+
     def _admitted(self, message: Admitted) -> None:
         """Take over the members' counts of calls, and the new plan."""
         state = self._channels[0]
@@ -806,6 +865,7 @@ class Collectives:
             each.answers.clear()
         state.answers[message.number] = message
         state.number, state.attempt = message.exchanges, 0
+        state.leases.clear()
         state.gathered = message.number
         if message.plan_json:
             self._channels.take(0, message.plan_json)

@@ -56,6 +56,8 @@ from anabranch.net.messages import (
     Grant,
     Interrupt,
     Join,
+    Lease,
+    LeaseOver,
     LinkCut,
     LinkProbe,
     Message,
@@ -396,6 +398,8 @@ class Control:
                 | Gathered()
                 | GatherFailed()
                 | Grant()
+                | Lease()
+                | LeaseOver()
                 | Interrupt()
                 | LinkCut()
                 | LinkProbe()

@@ -49,6 +49,7 @@ _LISTEN = "127.0.0.1", 0
 _DEADLINE_S = 600.0  # of virtual time: a case takes a few seconds, and its patience a few more
 _MOST_SITES, _MOST_CALLS, _MOST_FAULTS = 6, 10, 3
 _LEAST_SITES = 2
+_MOST_IN_A_ROW = 14
 _MOST_LIVES = 3  # processes of a site
 _ONLY_HOLDER_LOST = "has the state", "is lost, and with it", "would broadcast, is lost"
 _AWAY_S = 60.0  # how long sites wait for a scheduler
@@ -184,7 +185,8 @@ def make_case(seed: int) -> Case:
         case = _with_subgroups(rng, case)
     if rng.random() < 0.5:
         case = _with_least(case)
-    return replace(case, defers=rng.random() < 0.7)
+    case = replace(case, defers=rng.random() < 0.7)
+    return _with_calls_in_a_row(rng, case) if rng.random() < 0.4 else case
 
 
 def _cut_way(rng: random.Random, case: Case) -> Fault:
@@ -261,6 +263,25 @@ def _with_calls_like_those_before(rng: random.Random, case: Case) -> Case:
         if is_exchange and rng.random() < 0.8:
             calls[place] = replace(calls[place - 1], at_once=call.at_once)
     return replace(case, calls=(*calls,), asks_ahead=True)
+
+
+def _with_calls_in_a_row(rng: random.Random, case: Case) -> Case:
+    """Return a case with many exchanges of a few sizes, so that sites begin most under leases."""
+    sizes = [rng.randint(1, 200) for _ in range(rng.choice([1, 1, 2, 3]))]
+    count = rng.randint(5, _MOST_IN_A_ROW)
+    calls = []
+    for place in range(count):
+        call = case.calls[place % len(case.calls)]
+        if not call.admits and rng.random() < 0.9:
+            op, at_once = rng.choice([Op.MEAN, Op.SUM]), rng.random() < 0.4
+            call = Call(op, rng.choice(sizes), None, at_once, of=call.of)
+        calls.append(call)
+    pauses_s = tuple((each * count)[:count] for each in case.pauses_s)
+    all_before = len(case.calls)
+    leaves_after = tuple(
+        count if each == all_before else min(each, count) for each in case.leaves_after
+    )
+    return replace(case, calls=(*calls,), pauses_s=pauses_s, leaves_after=leaves_after)
 
 
 def _with_subgroups(rng: random.Random, case: Case) -> Case:

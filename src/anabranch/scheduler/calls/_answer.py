@@ -7,6 +7,7 @@ from enum import IntEnum
 
 from anabranch.net.messages import Signature
 from anabranch.plan import Plan
+from anabranch.scheduler.calls._leases import Cut
 
 
 class Kind(IntEnum):
@@ -31,6 +32,9 @@ class Granted:
         is_last: whether all members are granted it now.
         signature: the terms of the exchange.
         attempt: the number of the site's earlier requests for it that it withdrew.
+        is_leased: whether the site has begun it already.
+        cut: how its chunks go, if a lease has fixed that.
+        is_void: whether its lease is void, so that it is interrupted as it begins.
     """
 
     site: int
@@ -42,6 +46,9 @@ class Granted:
     is_last: bool
     signature: Signature
     attempt: int = 0
+    is_leased: bool = False
+    cut: Cut | None = None
+    is_void: bool = False
 
 
 @dataclass(frozen=True, slots=True)

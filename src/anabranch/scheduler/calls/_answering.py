@@ -138,7 +138,11 @@ class Answering:
                 if not channel:
                     followers = self._following.take(answer.number)
                 self._settling.begin(channel, answer, followers)
-        outcome.say.append((answer.site, self._grant(channel, answer)))
+                if answer.is_void:
+                    self._dealing.stop_dispatching(answer.exchange)
+                    self._settling.interrupt_one(channel, answer.number, outcome)
+        if not answer.is_leased:
+            outcome.say.append((answer.site, self._grant(channel, answer)))
         if answer.is_first:
             outcome.began.append(
                 Began(channel, answer.number, answer.plan.version, answer.site, elements)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from anabranch.net.messages import Dispatched, Progress
-from anabranch.plan import Plan
+from anabranch.plan import Plan, interleave
 from anabranch.scheduler._dispatch import Dispatcher
 from anabranch.scheduler.calls._answer import Granted
+from anabranch.scheduler.calls._leases import Cut
 
 Dispatching = Callable[[Plan, int, int, float], tuple[int, int]]
 """How chunks are dispatched during an exchange. Called with the plan, the elements of the buffer,
@@ -48,13 +49,22 @@ class Dealing:
         A broadcast or a transfer is dealt beforehand: it gains nothing from another tree.
         """
         signature, plan = granted.signature, granted.plan
-        longest_s = max((self._round_trips_s.get(each, 0.0) for each in members), default=0.0)
-        chunk_elements, dispatched = self._cut(plan, signature.elements, _rounded(longest_s))
+        cut = granted.cut or self.cut(plan, signature.elements, members)
+        chunk_elements, dispatched = cut.chunk_elements, cut.dispatched
         self._chunk_elements[granted.exchange] = chunk_elements
         all_contribute = signature.source is None and not signature.receivers
         if dispatched is not None and all_contribute:
             shares = [tree.share for tree in plan.trees]
             self._dispatchers[granted.exchange] = Dispatcher(shares, members, *dispatched)
+
+    def cut(self, plan: Plan, elements: int, members: Collection[int]) -> Cut:
+        """Return how the chunks of a buffer go, among these members."""
+        round_trip_s = _rounded(self.round_trip_s(members))
+        return Cut(plan, *self._cut(plan, elements, round_trip_s))
+
+    def round_trip_s(self, members: Collection[int]) -> float:
+        """Return the longest round trip that a member tells, seconds."""
+        return max((self._round_trips_s.get(each, 0.0) for each in members), default=0.0)
 
     def hear_round_trip(self, site: int, seconds: float) -> None:
         """Take a site's round trip to the scheduler."""
@@ -87,6 +97,14 @@ class Dealing:
         """Return the trees of the first chunks; None if all chunks are dealt beforehand."""
         dispatcher = self._dispatchers.get(exchange)
         return None if dispatcher is None else dispatcher.first
+
+    @staticmethod
+    def first_of(cut: Cut) -> tuple[int, ...] | None:
+        """Return what ``first`` does, of an exchange that has not begun."""
+        if cut.dispatched is None:
+            return None
+        chunks, window = cut.dispatched
+        return interleave([tree.share for tree in cut.plan.trees], min(window, chunks))
 
     def progress(self, site: int, message: Progress, now_s: float) -> list[tuple[int, Dispatched]]:
         """Note the chunks that ended at a site; return the messages that deal further ones."""

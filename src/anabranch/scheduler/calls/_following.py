@@ -38,6 +38,11 @@ class Following:
         # By number, the followers of exchanges that were asked for and have not begun.
         self._of: dict[int, frozenset[int]] = {}
 
+    @property
+    def are_expected(self) -> bool:
+        """Whether members follow, or the next transfer makes some follow."""
+        return bool(self.sites) or self._begins_with_transfer
+
     def expect(self, is_expected: bool) -> None:
         """Note whether the receivers of the next transfer follow from then on."""
         self._begins_with_transfer = is_expected

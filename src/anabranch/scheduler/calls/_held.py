@@ -26,8 +26,12 @@ class Counter:
 
     def next(self) -> int:
         """Return the number for a further exchange."""
-        self.latest += 1
-        return self.latest
+        return self.reserve(1)
+
+    def reserve(self, count: int) -> int:
+        """Return the first of several numbers in a row, for further exchanges."""
+        self.latest += count
+        return self.latest - count + 1
 
     def has_room(self, signature: Signature, at_most: bool) -> bool:
         """Return whether there is room for an exchange.
@@ -107,10 +111,18 @@ class Held:
         held = self._held.get(number)
         return None if held is None or held.ended else held.signature
 
-    def begin(self, site: int, number: int, signature: Signature, plan: Plan) -> None:
-        """Begin an exchange that a site was the first to ask for."""
+    def begin(
+        self, site: int, number: int, signature: Signature, plan: Plan, exchange: int = 0
+    ) -> None:
+        """Begin an exchange that a site was the first to ask for.
+
+        Args:
+            site, number, signature, plan: see :class:`HeldExchange`.
+            exchange: the number that its chunks carry; 0 for the next one.
+        """
         self._counter.bytes_under_way += size_bytes(signature)
-        self._held[number] = HeldExchange(self._counter.next(), plan, signature, site)
+        exchange = exchange or self._counter.next()
+        self._held[number] = HeldExchange(exchange, plan, signature, site)
 
     def take_up(
         self, site: int, number: int, exchange: int, signature: Signature, plan: Plan

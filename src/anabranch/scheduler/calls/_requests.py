@@ -19,12 +19,14 @@ class Request:
         number: of the exchange in its channel.
         signature: the terms of the exchange.
         attempt: the number of the site's earlier requests for it that it withdrew.
+        is_leased: whether the site has begun it, under a lease.
     """
 
     site: int
     number: int
     signature: Signature
     attempt: int = 0
+    is_leased: bool = False
 
 
 class Requests:

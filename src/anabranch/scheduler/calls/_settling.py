@@ -172,6 +172,13 @@ class Settling:
             _tell_interrupted(channel, number, unsettled, voided, members, outcome)
         return all_voided
 
+    def interrupt_one(self, channel: int, number: int, outcome: Outcome) -> None:
+        """Interrupt an exchange that begins under a void lease."""
+        unsettled, members = self._unsettled[channel, number], self._books[channel].members
+        voided = unsettled.exchanges
+        unsettled.interrupt(members)
+        _tell_interrupted(channel, number, unsettled, voided, members, outcome)
+
     def hold(self, site: int, message: Holding, outcome: Outcome) -> tuple[Answer, ...]:
         """Take a site's report of the elements it holds; return the answers for its book.
 

@@ -1,0 +1,148 @@
+"""Leases: exchanges that members may begin without asking, since their grants are fixed. Pure.
+
+A lease covers the next numbers of a channel, for buffers of the sizes that came before. It fixes
+the number that each exchange's chunks carry, and for each size the plan, the chunks and the first
+trees. So a member that begins under a lease begins exactly what the scheduler would grant. It tells
+the scheduler with its request, and waits for no answer::
+
+    asked for one by one ──several in a row──▶ leased ──half is used──▶ leased further
+            ▲                                     │
+            └───── a loss, an admission, the end ─┘
+
+- A member may also ask for a leased number, and gets the same grant: a size may be new to the
+  lease, or the lease may be on its way.
+- A lease is as long as it takes to renew it, so that a new plan is in use after about two round
+  trips. It needs no recall.
+- A loss makes a lease void. Members may have begun exchanges of it that the scheduler has not heard
+  of. So each of its further exchanges is interrupted as it begins, and completed by a repair.
+
+What must never happen: two members begin one number with different plans or chunk numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from anabranch.plan import Plan
+
+_MOST = 64  # exchanges of a lease
+_IN_A_ROW = 3  # exchanges without a gathering between them, before the first lease
+_KEPT = 64  # ended leases of a channel, for requests that are on their way
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How the chunks of one size of buffer go, under a lease.
+
+    Args:
+        plan: of the exchange.
+        chunk_elements: the most elements of a chunk.
+        dispatched: see :data:`anabranch.scheduler.calls._dealing.Dispatching`; None if all chunks
+            are dealt beforehand.
+    """
+
+    plan: Plan
+    chunk_elements: int
+    dispatched: tuple[int, int] | None
+
+
+@dataclass(slots=True)
+class LeasedNumbers:
+    """Numbers of a channel whose grants are fixed.
+
+    Args:
+        first, last: the numbers.
+        first_exchange: the number that the chunks of the first one carry; the others follow.
+        cuts: by elements of the buffer.
+        is_void: whether a loss has ended it.
+    """
+
+    first: int
+    last: int
+    first_exchange: int
+    cuts: Mapping[int, Cut]
+    is_void: bool = False
+
+    def exchange_of(self, number: int) -> int:
+        """Return the number that an exchange's chunks carry."""
+        return self.first_exchange + number - self.first
+
+
+class Leases:
+    """The leases of one channel, by number.
+
+    Attributes:
+        in_a_row: exchanges since the latest gathering.
+        sizes: of the latest buffers, the latest last.
+        seconds: that the latest exchange took at a site; 0 before the first.
+    """
+
+    def __init__(self) -> None:
+        self._leases: deque[LeasedNumbers] = deque(maxlen=_KEPT)
+        self.in_a_row = 0
+        self.sizes: deque[int] = deque(maxlen=_KEPT)
+        self.seconds = 0.0
+
+    def of(self, number: int) -> LeasedNumbers | None:
+        """Return the lease of a number, void or not; None for no lease."""
+        for lease in reversed(self._leases):
+            if lease.first <= number <= lease.last:
+                return lease
+        return None
+
+    @property
+    def last(self) -> int:
+        """The last number that members may begin without asking; 0 for none."""
+        return max((each.last for each in self._leases if not each.is_void), default=0)
+
+    def note(self, elements: int) -> None:
+        """Take note of the first request for an exchange in which all contribute."""
+        self.in_a_row += 1
+        if elements in self.sizes:
+            self.sizes.remove(elements)
+        self.sizes.append(elements)
+
+    def is_due(self, asked: int, count: int) -> bool:
+        """Return whether to lease further numbers.
+
+        Args:
+            asked: the latest number that a member asked for.
+            count: of the lease.
+        """
+        return self.in_a_row >= _IN_A_ROW and self.last - asked < count / 2
+
+    def add(self, lease: LeasedNumbers) -> None:
+        """Add a lease, whose numbers follow those of the others."""
+        self._leases.append(lease)
+
+    def end(self) -> None:
+        """End all leases after a loss; see the module."""
+        for lease in self._leases:
+            lease.is_void = True
+        self.in_a_row = 0
+
+    def forget(self) -> None:
+        """Forget all leases, of which no member has begun or will begin a further exchange."""
+        self._leases.clear()
+        self.in_a_row = 0
+
+
+def lease_count(round_trip_s: float, seconds: float, under_way: int) -> int:
+    """Return how many exchanges to lease, so that the next lease comes before this one is used up.
+
+    A lease is renewed when half of it is used, and that takes a round trip.
+
+    Args:
+        round_trip_s: to the farthest member and back.
+        seconds: that an exchange takes.
+        under_way: how many are under way at once.
+
+    >>> lease_count(0.060, 0.010, 1), lease_count(0.060, 10.0, 1), lease_count(0.060, 2.0, 10)
+    (13, 3, 21)
+    """
+    if seconds <= 0:
+        return _MOST
+    return min(_MOST, 2 * max(math.ceil(round_trip_s / seconds), under_way) + 1)

@@ -1,0 +1,227 @@
+"""Leases at the scheduler: which numbers are leased, when, and what a loss or an end does then."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from anabranch.exchange.terms import Op
+from anabranch.net.messages import (
+    AskAhead,
+    ExchangeEnded,
+    ExchangeFailed,
+    ExchangeRequest,
+    Gather,
+    Grant,
+    Holding,
+    Interrupt,
+    Lease,
+    LeaseOver,
+    Repair,
+    Signature,
+)
+from anabranch.plan import Plan
+from anabranch.scheduler._channels import Channels
+from anabranch.scheduler.calls._end import Last
+from anabranch.scheduler.calls._leases import Cut, LeasedNumbers, Leases
+from anabranch.scheduler.calls._outcome import Outcome
+
+from ..every import every
+from .test_channels import PLAN, SECOND, SMALL
+
+SITES = range(4)
+OTHER = Signature(op=Op.SUM, wire=0, elements=100)
+
+
+def make(most_bytes: float = math.inf) -> Channels:
+    def chunking(plan: Plan, elements: int) -> int:
+        return max(1, elements // 10)
+
+    def dispatching(plan: Plan, elements: int, chunk: int, trip_s: float) -> tuple[int, int]:
+        return 10, 4
+
+    return Channels(
+        lambda site: f"site {site}",
+        4,
+        PLAN,
+        most_bytes,
+        chunking,
+        dispatching,
+        repairs=True,
+        returns_early=True,
+        leases=True,
+    )
+
+
+def ask(
+    channels: Channels, site: int, number: int, signature: Signature = SMALL, leased: bool = False
+) -> Outcome:
+    return channels.request(site, ExchangeRequest(0, number, signature, is_leased=leased))
+
+
+def exchange(channels: Channels, number: int, signature: Signature = SMALL) -> list[Lease]:
+    """Make an exchange at all sites, to its end; return the leases that site 0 gets."""
+    leases = []
+    for site in SITES:
+        said = ask(channels, site, number, signature).say
+        leases += [each for who, each in said if isinstance(each, Lease) and not who]
+    elements = signature.elements
+    for site in SITES:
+        channels.hold(site, Holding(0, number, 0, ((0, elements),)))
+    for site in SITES:
+        channels.ended(site, ExchangeEnded(0, number, 1, 0.01, None, round_trip_s=0.06))
+    return leases
+
+
+def leased(channels: Channels) -> Lease:
+    """Make exchanges until there is a lease, and return it."""
+    for number in range(1, 9):
+        if leases := exchange(channels, number):
+            return leases[0]
+    pytest.fail("no lease")
+
+
+def test_after_three_exchanges_in_a_row_the_next_ones_are_leased_to_all() -> None:
+    channels = make()
+    assert not exchange(channels, 1)
+    assert not exchange(channels, 2)
+    (lease,) = exchange(channels, 3)
+    assert (lease.first, lease.count, lease.settles) == (4, 13, True)
+    (size,) = lease.sizes
+    assert (size.elements, size.version, size.plan_json, size.chunk_elements) == (100, 1, "", 10)
+    assert size.trees is not None
+    assert len(size.trees) == 4
+
+
+def test_a_member_that_asks_gets_the_grant_that_the_lease_fixes() -> None:
+    channels = make()
+    lease = leased(channels)
+    begun = ask(channels, 2, lease.first, leased=True)
+    assert not [each for _, each in begun.say if isinstance(each, Grant)]
+    assert begun.began, "the first to begin is written down"
+    (said,) = ask(channels, 1, lease.first).say
+    grant = said[1]
+    assert isinstance(grant, Grant)
+    assert (grant.exchange, grant.version) == (lease.first_exchange, 1)
+    assert grant.trees == lease.sizes[0].trees
+
+
+def test_a_new_plan_is_for_the_numbers_after_the_lease() -> None:
+    channels = make()
+    lease = leased(channels)
+    channels.books.issue(SECOND)
+    (said,) = ask(channels, 1, lease.first).say
+    assert isinstance(said[1], Grant)
+    assert said[1].version == 1
+    number = lease.first
+    renewed: list[Lease] = []
+    while not renewed:
+        number += 1
+        renewed = [each for _, each in ask(channels, 1, number).say if isinstance(each, Lease)]
+    assert number < lease.first + lease.count
+    assert renewed[0].first == lease.first + lease.count
+    assert renewed[0].sizes[0].version == 2
+    assert renewed[0].sizes[0].plan_json
+
+
+def test_a_size_that_is_new_to_a_lease_has_the_latest_plan_and_the_leased_number() -> None:
+    channels = make()
+    lease = leased(channels)
+    channels.books.issue(SECOND)
+    grants = [each for _, each in ask(channels, 0, lease.first, Signature(0, 0, 7)).say]
+    assert isinstance(grants[0], Grant)
+    assert (grants[0].exchange, grants[0].version) == (lease.first_exchange, 2)
+
+
+def test_a_leased_number_is_not_granted_ahead() -> None:
+    channels = make()
+    lease = leased(channels)
+    assert not channels.ask_ahead(1, AskAhead(0, lease.first, OTHER)).say
+    ask(channels, 2, lease.first, leased=True)
+    assert ask(channels, 1, lease.first).say, "the call gets its grant"
+
+
+def test_terms_that_differ_fail_though_one_member_has_begun() -> None:
+    channels = make()
+    lease = leased(channels)
+    ask(channels, 2, lease.first, leased=True)
+    said = ask(channels, 1, lease.first, OTHER, leased=True).say
+    failed = [each for _, each in said if isinstance(each, ExchangeFailed)]
+    assert len(failed) == 4
+    assert every(each.exchange == lease.first_exchange for each in failed)
+    assert "site 2 calls for a mean" in failed[0].reason
+    assert "site 1 calls for a sum" in failed[0].reason
+
+
+def test_a_loss_ends_leases_and_interrupts_what_members_may_have_begun() -> None:
+    channels = make()
+    lease = leased(channels)
+    said = channels.lose((3,), SECOND).say
+    assert [(who, each) for who, each in said if isinstance(each, LeaseOver)] == [
+        (site, LeaseOver(0)) for site in (0, 1, 2)
+    ]
+    begun = ask(channels, 2, lease.first, leased=True).say
+    interrupts = [each for _, each in begun if isinstance(each, Interrupt)]
+    assert len(interrupts) == 3
+    assert interrupts[0].exchanges == (lease.first_exchange,)
+    asked = [each for who, each in ask(channels, 1, lease.first).say if who == 1]
+    assert isinstance(asked[0], Grant)
+    assert asked[0].is_interrupted
+    ask(channels, 0, lease.first)
+    outcome = Outcome()
+    for site in (0, 1, 2):
+        outcome = channels.hold(site, Holding(0, lease.first, 1, ()))
+    assert [each.version for _, each in outcome.say if isinstance(each, Repair)] == [2, 2, 2]
+
+
+def test_no_lease_follows_a_loss_a_gathering_or_the_end_at_once() -> None:
+    channels = make()
+    leased(channels)
+    channels.lose((3,), SECOND)
+    book = channels.books.all
+    assert not book.leases.last
+    book.leases.in_a_row = 3
+    channels.gather(0, Gather(0, 1, b""))
+    assert not book.leases.in_a_row
+
+
+def test_the_last_exchange_comes_after_those_that_members_may_have_begun() -> None:
+    channels = make()
+    lease = leased(channels)
+    channels.close("it is over")
+    last = lease.first + lease.count
+    assert channels.books.lasts == (last,)
+
+
+def test_the_last_of_a_bounded_number_is_never_leased() -> None:
+    channels = make()
+    channels.bound(6, "six rounds are over")
+    assert channels.all.end.bound == Last(6, "six rounds are over")
+    lease = leased(channels)
+    assert lease.first + lease.count == 6
+
+
+def test_an_admission_forgets_leases() -> None:
+    channels = make()
+    leased(channels)
+    for site in SITES:
+        channels.gather(site, Gather(0, 1, b"", admits=True))
+    channels.admit(1, (), SITES, PLAN)
+    assert channels.all.leases.of(4) is None
+
+
+def test_leases_are_found_by_number_and_void_ones_too() -> None:
+    leases = Leases()
+    leases.add(LeasedNumbers(4, 6, 10, {1: Cut(PLAN, 1, None)}))
+    leases.add(LeasedNumbers(7, 9, 20, {}))
+    found = leases.of(5)
+    assert found is not None
+    assert found.exchange_of(5) == 11
+    assert leases.of(10) is None
+    assert leases.last == 9
+    leases.end()
+    assert leases.last == 0
+    void = leases.of(8)
+    assert void is not None
+    assert void.is_void
