@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from anabranch.exchange.terms import Op
 from anabranch.overlay import Link, Overlay, Site
-from anabranch.plan import Packed, Ring
+from anabranch.plan import Packed, Ring, Spanning
 from anabranch.scheduler._admission import Admission
 from anabranch.scheduler._repair import Unsettled
 from anabranch.scheduler.calls._outcome import Outcome
@@ -46,6 +47,33 @@ def test_what_broke_a_promise_once_does_so_no_more() -> None:
     for seed in [*newcomers_lanes, *last_one_alone, *late_ones_alone]:
         case = replace(of_all(make_case(seed)), by_size=False)
         assert explore.explore(case).violations == (), seed
+
+
+def test_calls_that_a_restarted_scheduler_hears_of_all_at_once_get_its_first_plan() -> None:
+    pairs = [(0, 1), (1, 0), (1, 2), (2, 1), (2, 0), (0, 2)]
+    links = tuple(Link(*each, 1e5, latency_s=0.02 if each == (1, 2) else 0.0) for each in pairs)
+    everyone, pair = None, (1, 2)
+    calls = tuple(
+        explore.Call(Op.SUM, elements, None, at_once=False, of=of)
+        for elements, of in ((82, everyone), (196, pair), (82, pair), (82, everyone))
+    )
+    case = explore.Case(
+        Overlay("three", tuple(Site(f"s{site}") for site in range(3)), links),
+        Spanning(),
+        16,
+        calls,
+        ((1.04, 3.64, 5.40, 4.92), (5.37, 5.44, 3.36, 1.56), (2.99, 1.31, 0.84, 1.94)),
+        (4, 4, 4),
+        (
+            explore.Fault("restart", 12.3, 0, 1, 2.0),
+            explore.Fault("unplug", 5.3, 1, 2, 60.0),
+        ),
+        seed=0,
+        retries=True,
+        outbound_only=frozenset({0}),
+        by_size=True,
+    )
+    assert explore.explore(case).violations == ()
 
 
 def of_all(case: explore.Case) -> explore.Case:

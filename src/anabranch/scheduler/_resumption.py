@@ -156,6 +156,7 @@ class Resumption:
         self._planning.use(plan, "the scheduler was restarted")
         self._cut_links.tell_all()
         self._follow(outcome)
+        self._follow(run.channels.grant())  # the plan may be the first for a size
         for site in sorted(absent):
             if not run.is_over and site not in run.lives.lost:
                 run.post(
