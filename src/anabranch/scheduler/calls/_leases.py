@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from anabranch.plan import Plan
 
 _MOST = 64  # exchanges of a lease
+_MOST_ROUND_TRIPS = 50  # that a leased exchange may take
 _IN_A_ROW = 3  # exchanges without a gathering between them, before the first lease
 _KEPT = 64  # ended leases of a channel, for requests that are on their way
 
@@ -112,7 +113,7 @@ class Leases:
             asked: the latest number that a member asked for.
             count: of the lease.
         """
-        return self.in_a_row >= _IN_A_ROW and self.last - asked < count / 2
+        return count > 0 and self.in_a_row >= _IN_A_ROW and self.last - asked < count / 2
 
     def add(self, lease: LeasedNumbers) -> None:
         """Add a lease, whose numbers follow those of the others."""
@@ -133,16 +134,19 @@ class Leases:
 def lease_count(round_trip_s: float, seconds: float, under_way: int) -> int:
     """Return how many exchanges to lease, so that the next lease comes before this one is used up.
 
-    A lease is renewed when half of it is used, and that takes a round trip.
+    A lease is renewed when half of it is used, and that takes a round trip. Exchanges of many round
+    trips are not leased: that would save little, and make the last exchange a later one.
 
     Args:
         round_trip_s: to the farthest member and back.
-        seconds: that an exchange takes.
+        seconds: that an exchange takes; 0 if that is not known.
         under_way: how many are under way at once.
 
-    >>> lease_count(0.060, 0.010, 1), lease_count(0.060, 10.0, 1), lease_count(0.060, 2.0, 10)
+    >>> lease_count(0.060, 0.010, 1), lease_count(0.060, 1.0, 1), lease_count(0.060, 2.0, 10)
     (13, 3, 21)
+    >>> lease_count(0.060, 10.0, 1)
+    0
     """
-    if seconds <= 0:
-        return _MOST
+    if not 0 < seconds <= _MOST_ROUND_TRIPS * round_trip_s:
+        return 0
     return min(_MOST, 2 * max(math.ceil(round_trip_s / seconds), under_way) + 1)
