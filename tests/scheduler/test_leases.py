@@ -70,7 +70,9 @@ def exchange(channels: Channels, number: int, signature: Signature = SMALL) -> l
     for site in SITES:
         channels.hold(site, Holding(0, number, 0, ((0, elements),)))
     for site in SITES:
-        channels.ended(site, ExchangeEnded(0, number, 1, 0.01, None, round_trip_s=0.06))
+        channels.ended(
+            site, ExchangeEnded(0, number, 1, 0.01, None, round_trip_s=0.06, every_s=0.01)
+        )
     return leases
 
 
@@ -87,7 +89,7 @@ def test_after_three_exchanges_in_a_row_the_next_ones_are_leased_to_all() -> Non
     assert not exchange(channels, 1)
     assert not exchange(channels, 2)
     (lease,) = exchange(channels, 3)
-    assert (lease.first, lease.count, lease.settles) == (4, 13, True)
+    assert (lease.first, lease.count, lease.settles) == (4, 25, True)
     (size,) = lease.sizes
     assert (size.elements, size.version, size.plan_json, size.chunk_elements) == (100, 1, "", 10)
     assert size.trees is not None
@@ -159,7 +161,7 @@ def test_a_loss_ends_leases_and_interrupts_what_members_may_have_begun() -> None
     lease = leased(channels)
     said = channels.lose((3,), SECOND).say
     assert [(who, each) for who, each in said if isinstance(each, LeaseOver)] == [
-        (site, LeaseOver(0)) for site in (0, 1, 2)
+        (site, LeaseOver(0, is_void=True)) for site in (0, 1, 2)
     ]
     begun = ask(channels, 2, lease.first, leased=True).say
     interrupts = [each for _, each in begun if isinstance(each, Interrupt)]
@@ -186,12 +188,42 @@ def test_no_lease_follows_a_loss_a_gathering_or_the_end_at_once() -> None:
     assert not book.leases.in_a_row
 
 
-def test_the_last_exchange_comes_after_those_that_members_may_have_begun() -> None:
+def test_the_last_exchange_is_set_once_members_have_ended_their_leases() -> None:
     channels = make()
     lease = leased(channels)
+    said = channels.close("it is over").say
+    assert said == [(site, LeaseOver(0, is_void=False)) for site in SITES]
+    ask(channels, 2, lease.first, leased=True)  # begun before it heard of that
+    for site in SITES[:-1]:
+        assert not channels.lease_ended(site, 0).is_to_remember
+        assert channels.books.why_closed is None
+    assert channels.lease_ended(3, 0).is_to_remember
+    assert channels.books.lasts == (lease.first + 1,)
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_the_end_waits_for_no_member_that_is_gone(is_lost: bool) -> None:
+    channels = make()
+    leased(channels)
     channels.close("it is over")
-    last = lease.first + lease.count
-    assert channels.books.lasts == (last,)
+    for site in SITES[:-1]:
+        channels.lease_ended(site, 0)
+    assert channels.books.why_closed is None
+    _ = channels.lose((3,), SECOND) if is_lost else channels.leave(3)
+    assert channels.books.why_closed == "it is over"
+
+
+def test_after_a_loss_the_end_waits_until_members_have_told_what_they_had_begun() -> None:
+    channels = make()
+    lease = leased(channels)
+    channels.lose((3,), SECOND)
+    channels.close("it is over")
+    for site in (0, 1):
+        channels.lease_ended(site, 0)
+    assert channels.books.why_closed is None
+    ask(channels, 2, lease.first, leased=True)
+    channels.lease_ended(2, 0)
+    assert channels.books.lasts == (lease.first + 1,)
 
 
 def test_the_last_of_a_bounded_number_is_never_leased() -> None:

@@ -313,7 +313,7 @@ class Cluster:
         async def begin(agent: SiteAgent, lanes: Network) -> None:
             own = None if served is None else served(agent.welcome.site)
             await agent.start(
-                Transport(chunk_elements, chunk_elements, room_elements, strands),
+                Transport(chunk_elements, chunk_elements, room_elements, strands, leases=leases),
                 lanes,
                 None if meter is None else meter(),
                 own,

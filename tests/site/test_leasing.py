@@ -63,10 +63,10 @@ def test_calls_in_a_row_wait_for_the_exchange_alone(repairs: bool) -> None:
         _, cluster = await begin(repairs)
         took_s = [await reduce_all(cluster) for _ in range(60)]
         assert took_s[0] > 2 * _FAR_S
-        assert max(took_s[10:]) < 2 * _NEAR_S + 0.001
+        assert max(took_s[-30:]) < 2 * _NEAR_S + 0.001
         assert await reduce_all(cluster, elements=5) > 2 * _FAR_S, "this size is new"
-        took_s = [await reduce_all(cluster, elements=4 + each % 2) for each in range(40)]
-        assert max(took_s[30:]) < 2 * _NEAR_S + 0.001
+        took_s = [await reduce_all(cluster, elements=4 + each % 2) for each in range(100)]
+        assert max(took_s[-30:]) < 2 * _NEAR_S + 0.001
 
     virtually(calls)()
 
@@ -80,7 +80,7 @@ def test_members_that_disagree_under_a_lease_are_named(late_s: float, repairs: b
 async def disagree(late_s: float, repairs: bool) -> None:
     """Let a member call for something else, perhaps after the others' data has arrived."""
     _, cluster = await begin(repairs)
-    for _ in range(10):
+    for _ in range(30):
         await reduce_all(cluster)
     buffers = [powers(site, 4) for site in range(3)]
 
@@ -102,7 +102,7 @@ async def disagree(late_s: float, repairs: bool) -> None:
 @virtually
 async def test_a_site_that_has_begun_alone_goes_on_with_those_that_are_left() -> None:
     network, cluster = await begin()
-    for _ in range(10):
+    for _ in range(30):
         await reduce_all(cluster)
     alone = powers(0, 4)
     call = asyncio.create_task(reduce_at(cluster.agents[0], alone))

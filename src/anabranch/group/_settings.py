@@ -97,7 +97,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             kept = self.under_way_bytes // 4
             room_elements = max(kept, most)
         chunk = self.chunk_elements(elements)
-        return Transport(chunk, most, room_elements, strands, self.auxiliary, kept)
+        auxiliary, leases = self.auxiliary, self.leases
+        return Transport(chunk, most, room_elements, strands, auxiliary, kept, leases)
+
+    @property
+    def leases(self) -> bool:
+        """Whether the scheduler leases exchanges to the sites of a group; not in a scenario."""
+        return not (self.job_json or self.workers or self.gossip_json)
 
     def meter(self, elements: int = 0) -> Meter | None:
         """Return a meter of the links to a site; None where no link is measured.

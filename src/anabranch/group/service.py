@@ -341,7 +341,7 @@ class Service:
         Raises:
             ServiceError: settings do not fit together, or are for scenarios alone.
         """
-        believed = self.believed()
+        believed, settings = self.believed(), self.settings(journal is not None, job_json)
         first = self.first_plan() if plan is None else plan
         names = self.overlay.names
         if not job_json:
@@ -374,7 +374,7 @@ class Service:
             self.overlay,
             first,
             token,
-            dumps(self.settings(journal is not None, job_json)),
+            dumps(settings),
             chunking,
             log,
             awareness,
@@ -390,7 +390,7 @@ class Service:
             errors_end=self.on_error == "abort",
             planners=self._planner_for if self._plans_by_size else None,
             stops=self.stop.follow(self.workers, self.gossip is not None),
-            leases=not job_json and self.pace is None and self.gossip is None,
+            leases=settings.leases,
         )
 
     def run_started(self, buffer_elements: int, plan: Plan | None) -> events.RunStarted:

@@ -644,7 +644,20 @@ class Lease(Message, frozen=True):
 
 
 class LeaseOver(Message, frozen=True):
-    """A site is lost: begin no further exchange of this channel without a grant."""
+    """Begin no further exchange of this channel without a grant, and answer :class:`LeaseEnded`.
+
+    Attributes:
+        channel: as in :class:`ExchangeRequest`.
+        is_void: whether a site or link is lost, so that data of leased exchanges that have not
+            begun here is void.
+    """
+
+    channel: int
+    is_void: bool
+
+
+class LeaseEnded(Message, frozen=True):
+    """The answer to :class:`LeaseOver`: the site has asked for all exchanges that it has begun."""
 
     channel: int
 
@@ -1084,6 +1097,7 @@ class ExchangeEnded(Message, frozen=True):
         waited_for: the neighbour that sent the chunk that was finished last; None for no neighbour.
         tree: that chunk's tree.
         round_trip_s: the least time in which the site's latest requests were granted.
+        every_s: the mean time between the site's latest calls of exchanges; None if not known.
     """
 
     channel: int
@@ -1094,6 +1108,7 @@ class ExchangeEnded(Message, frozen=True):
     waited_for: int | None = None
     tree: int | None = None
     round_trip_s: float = 0.0
+    every_s: float | None = None
 
 
 class Report(Message, frozen=True):
@@ -1251,6 +1266,7 @@ AnyMessage = (
     | Grant
     | Lease
     | LeaseOver
+    | LeaseEnded
     | ExchangeFailed
     | Interrupt
     | Holding

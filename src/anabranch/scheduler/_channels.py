@@ -104,6 +104,9 @@ class Channels:
             name, books, self._dealing, self.following, self._settling, repairs
         )
         self._settles, self._leases = repairs, leases
+        # By channel, the members that may have begun leased exchanges unheard, as leases end.
+        self._recalled: dict[int, set[int]] = {}
+        self._closing = ""  # why, while members end their leases
         self._returns_early = books.tells_last = returns_early
         self.results = 0
         self.result_bytes = 0
@@ -140,7 +143,7 @@ class Channels:
         self._answering.use_room(outcome)
         return outcome
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str) -> Outcome:
         """Set the last exchange of each channel; those under way run to their end.
 
         An exchange's grant or settlement tells members that it is the last of its channel. The
@@ -149,19 +152,53 @@ class Channels:
         last exchange is then the latest one if no member has its grant. If only a refusal tells
         members of the end, it is the latest one.
 
+        Members may have begun leased exchanges that the scheduler has not heard of. So leases end
+        first, and the last exchange is set once all members have answered.
+
         Args:
             reason: why no exchange follows.
         """
+        outcome, self._closing = Outcome(), reason
+        for channel, book in enumerate(self.books):
+            if book.leases.last > book.latest_held:
+                self._end_leases(channel, False, outcome)
+        self._close_if_recalled(outcome)
+        return outcome
+
+    def _end_leases(self, channel: int, is_void: bool, outcome: Outcome) -> None:
+        """Tell the members of a channel that its leases are over; they answer."""
+        members = {*self.books.members(channel)} - self.books.left
+        self._recalled[channel] = members
+        outcome.say += [(each, LeaseOver(channel, is_void)) for each in sorted(members)]
+
+    def lease_ended(self, site: int, channel: int) -> Outcome:
+        """Note that a site has asked for all exchanges that it has begun under leases."""
+        outcome = Outcome()
+        self._recalled.get(channel, set()).discard(site)
+        self._close_if_recalled(outcome)
+        return outcome
+
+    def _begins_no_more(self, sites: Collection[int], outcome: Outcome) -> None:
+        """Note that sites make no further call."""
+        for awaited in self._recalled.values():
+            awaited.difference_update(sites)
+        self._close_if_recalled(outcome)
+
+    def _close_if_recalled(self, outcome: Outcome) -> None:
+        """Set the last exchange of each channel, if that was decided and all leases have ended."""
+        if not self._closing or any(self._recalled.values()):
+            return
+        self._recalled.clear()
+        reason, self._closing = self._closing, ""
+        for book in self.books:
+            book.leases.settle()
         lasts = [book.latest_held for book in self.books]
         if self._settles or self.books.tells_last:
             awaits_grant, is_open = self._settling.awaits_grant, self._settling.is_open
             is_open = awaits_grant if self._returns_early else is_open
             lasts = [last + (not is_open(channel, last)) for channel, last in enumerate(lasts)]
-            leased = [book.leases.last for book in self.books]
-            lasts = [
-                max(last, end + 1) if end else last for last, end in zip(lasts, leased, strict=True)
-            ]
         self.books.close(reason, lasts)
+        outcome.is_to_remember = True
 
     def bound(self, rounds: int, why: str) -> None:
         """Bound the number of rounds.
@@ -218,12 +255,14 @@ class Channels:
 
     def _lease(self, channel: int, book: ExchangeBook, outcome: Outcome) -> None:
         """Lease the next exchanges of a channel, if it is time to."""
-        if not (self._leases and self.books.tells_last) or self.books.why_closed is not None:
+        if not (self._leases and self.books.tells_last):
+            return
+        if self._closing or self.books.why_closed is not None:
             return
         if book is self.all and self.following.are_expected:
             return
         round_trip_s = self._dealing.round_trip_s(book.members)
-        count = lease_count(round_trip_s, book.leases.seconds, len(book.held.numbers))
+        count = lease_count(round_trip_s, book.leases.every_s, len(book.held.numbers))
         if not book.leases.is_due(book.latest, count):
             return
         lease = book.lease(count, partial(self._dealing.cut, members=book.members))
@@ -346,7 +385,7 @@ class Channels:
         awaited = book.held.awaited_result(message.number)
         outcome.wrong = book.ended(site, message.number, message.version, message.checksum) or ""
         self._dealing.hear_round_trip(site, message.round_trip_s)
-        book.leases.seconds = message.seconds
+        book.leases.every_s = message.every_s
         if awaited is not None and not awaited.receivers:
             self.results += 1
             self.result_bytes += Wire(awaited.wire).item_bytes * awaited.elements
@@ -423,6 +462,7 @@ class Channels:
         """Fail the calls that need a further call of a site, since it makes none."""
         self.books.left.add(site)
         outcome = Outcome()
+        self._begins_no_more({site}, outcome)
         self._take_back(site, outcome)
         reason = accounts.of_absence(site, self._name)
         for channel, book in enumerate(self.books):
@@ -443,8 +483,9 @@ class Channels:
         for book in self.books:
             book.leases.end()
         answers = self.books.lose(sites, plan)
+        self._begins_no_more(sites, outcome)
         for channel in leased:  # before members hear of interruptions
-            outcome.say += [(each, LeaseOver(channel)) for each in self.books.members(channel)]
+            self._end_leases(channel, True, outcome)
         self._dealing.forget_all_but(set().union(*(book.held.exchanges for book in self.books)))
         for exchange in self._settling.interrupt(outcome):
             self._dealing.stop_dispatching(exchange)

@@ -335,7 +335,7 @@ class ExchangeBook:
     # --- leases
 
     def lease(self, count: int, cut_of: Callable[[Plan, int], Cut]) -> LeasedNumbers | None:
-        """LeasedNumbers the next exchanges to all members; None if none can be leased.
+        """Lease the next exchanges to all members; None if none can be leased.
 
         Args:
             count: how many.

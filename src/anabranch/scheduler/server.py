@@ -29,6 +29,7 @@ from anabranch.net.messages import (
     Gather,
     Holding,
     Join,
+    LeaseEnded,
     Leave,
     LinkProbed,
     Measured,
@@ -360,7 +361,7 @@ class Scheduler:
         if run.stopped is None and not run.is_over:
             run.stopped = reason
             if run.returning is None:  # else `_resumption` does it, once sites have reported calls
-                self.channels.close(reason)
+                self._outcomes.follow(self.channels.close(reason))
             self._keeper.remember()
             if self._pace is not None:
                 self._pace.book.close()
@@ -442,6 +443,8 @@ class Scheduler:
                 self.channels.hear_model(site, message)
             case Holding():
                 self._outcomes.follow(self.channels.hold(site, message))
+            case LeaseEnded():
+                self._outcomes.follow(self.channels.lease_ended(site, message.channel))
             case ExchangeEnded():
                 self._outcomes.ended(site, message)
             case SubgroupRequest() if run.started_s is not None:

@@ -65,6 +65,8 @@ class Exchanging:
     Args:
         plane: moves the chunks. This plug is in charge of it, until another one takes over.
         advanced: called with an exchange each time one more of its chunks is finished here.
+        may_disagree: whether sites may begin an exchange before the scheduler has compared their
+            terms. Data of other terms is then discarded, as the exchange will fail at all.
 
     Attributes:
         site: this site's index.
@@ -73,7 +75,9 @@ class Exchanging:
         plane: see above.
     """
 
-    def __init__(self, plane: DataPlane, advanced: Callable[[Exchange], None]) -> None:
+    def __init__(
+        self, plane: DataPlane, advanced: Callable[[Exchange], None], may_disagree: bool = False
+    ) -> None:
         config = plane.config
         self.site = config.site
         self.fate = Fate.LOSE if config.repairs else Fate.FAIL
@@ -82,9 +86,9 @@ class Exchanging:
         self._advanced = advanced
         self._loop = asyncio.get_running_loop()
         self._exchanges = Exchanges(config.site, config.room_elements, config.repairs)
+        self._may_disagree = may_disagree
         self._active = self._exchanges.active
         self._running: dict[int, _Running] = {}
-        self._unagreed: set[int] = set()
         plane.put_in_charge(self, *EXCHANGED)
 
     async def exchange(
@@ -136,6 +140,10 @@ class Exchanging:
         else:
             cuts = cut(plan, buffer.elements, chunk_elements)
             chunks, total = _next_chunks(cuts, 0, trees), len(cuts)
+        if self._may_disagree and not self.may_begin(number, terms):
+            early = self._active.pop(number)
+            early.reduction.release()
+            early.spread.release()
         try:
             exchange = self._exchanges.open(number, terms)
             ended = self._loop.create_future()
@@ -154,25 +162,16 @@ class Exchanging:
             raise
         finally:
             del self._running[number]
-            self._unagreed.discard(number)
             self._exchanges.end(number)
         return exchange.spread.latest
 
     def may_begin(self, number: int, terms: Terms) -> bool:
-        """Return whether an exchange may begin before the scheduler has compared members' terms.
-
-        It may not if a neighbour has sent data of other terms. Later such data is discarded: the
-        members disagree, and the scheduler will say so.
-        """
+        """Return whether no neighbour has sent data of other terms for an exchange."""
         early = self._active.get(number)
-        agrees = early is None or early.terms == terms.code
-        if agrees:
-            self._unagreed.add(number)
-        return agrees
+        return early is None or early.terms == terms.code
 
     def give_up(self, number: int, error: Exception) -> None:
         """End an exchange with an error, as at every site; discard its later messages."""
-        self._unagreed.discard(number)
         self._exchanges.stop(number)
         running = self._running.get(number)
         if running is not None and not running.ended.done():
@@ -191,7 +190,6 @@ class Exchanging:
             if not running.ended.done():
                 running.ended.set_exception(Interrupted())
             self.plane.lanes.withdraw(number)
-        self._unagreed.discard(number)
         self._exchanges.stop(number)
         return held
 
@@ -251,7 +249,7 @@ class Exchanging:
             # The usual case, without the detour over `Exchanges`: this runs for every chunk.
             half = exchange.reduction if type(message) is PartialSum else exchange.spread
             receipt = half.receive(message, payload_bytes)  # type: ignore[arg-type]
-        elif exchange is not None and message.exchange in self._unagreed:
+        elif exchange is not None and self._may_disagree:
             return DISCARD
         else:
             receipt = self._exchanges.receive(message, payload_bytes)

@@ -103,6 +103,7 @@ class Transport:
         auxiliary: the bounds of primary and auxiliary paths; None for the defaults.
         kept_elements: the most elements of results that a follower keeps until its program consumes
             them; two results may always be kept.
+        leases: whether the scheduler may lease exchanges to sites.
     """
 
     chunk_elements: int
@@ -111,6 +112,7 @@ class Transport:
     strands: int = 1
     auxiliary: plans.Auxiliary | None = None
     kept_elements: int = KEPT_ELEMENTS
+    leases: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +292,7 @@ class SiteAgent:
         )
         plane = self._plane = DataPlane(lanes, config, self, self._instruments)
         self._scheduler.neighbours = plane.connections
-        exchanging = Exchanging(plane, self._collectives.advanced)
+        exchanging = Exchanging(plane, self._collectives.advanced, transport.leases)
         kept_bytes = _ELEMENT_BYTES * transport.kept_elements
         if gossips is not None:
             from anabranch.site._gossiping import Gossiping  # here, since most groups never load it

@@ -45,6 +45,7 @@ buffers has one plan, and fewer orders than that are in use at once."""
 LEASED_SHARE = 0.25
 """Of the bytes that may be under way, the share of exchanges that began under a lease. The
 scheduler grants the others the rest."""
+_CALLS = 8  # whose mean interval is told
 _REMEMBERED = 1024  # ended exchanges of a channel
 
 
@@ -88,6 +89,7 @@ class Channel:
     gathering: dict[int, Gathering] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)  # reasons, before their call here
     calls: dict[int, Call] = field(default_factory=dict)
+    called_s: deque[float] = field(default_factory=lambda: deque(maxlen=_CALLS))  # latest calls
     leased_number: int = 0  # of the latest exchange that began under a lease
     leases: list[tuple[Lease, dict[int, Plan]]] = field(default_factory=list)  # with their plans
     # Of exchanges that have not begun here: the generation, and the repair.
@@ -194,6 +196,13 @@ class Channel:
             if each >= number and not asked.granted.done():
                 asked.granted.set_exception(over)
                 asked.granted.exception()  # it may never be waited for
+
+    @property
+    def every_s(self) -> float | None:
+        """The mean time between the latest calls of exchanges; None before there are several."""
+        if len(self.called_s) < _CALLS // 2:
+            return None
+        return (self.called_s[-1] - self.called_s[0]) / (len(self.called_s) - 1)
 
     @property
     def calls_made(self) -> int:

@@ -42,6 +42,7 @@ from anabranch.net.messages import (
     Grant,
     Interrupt,
     Lease,
+    LeaseEnded,
     LeaseOver,
     Model,
     ModelDigest,
@@ -392,6 +393,7 @@ class Collectives:
             state.take_back()  # the scheduler grants no leased exchange ahead
         asked = state.ahead or self._asked_for(state, signature, follows)
         state.number += 1
+        state.called_s.append(self._loop.time())
         state.ahead, state.attempt = None, 0
         asked.place = state.calls_made
         state.waiting[state.number] = asked
@@ -726,6 +728,7 @@ class Collectives:
             done.waited_for,
             done.tree,
             self._round_trip_s,
+            self._channels[done.channel].every_s,
         )
         self._scheduler.say(ended)
 
@@ -789,9 +792,11 @@ class Collectives:
             case Lease():
                 self._take_lease(message)
             case LeaseOver():
-                for exchange in self._channels.of(message.channel).end_leases():
-                    if self._exchanging is not None:
+                unused = self._channels.of(message.channel).end_leases()
+                if message.is_void and self._exchanging is not None:
+                    for exchange in unused:
                         self._exchanging.stop(exchange)
+                self._scheduler.post(LeaseEnded(message.channel))
             case RequestAwaited():
                 state = self._channels.of(message.channel)
                 state.awaited = max(state.awaited, message.number)

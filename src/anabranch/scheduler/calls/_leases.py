@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from anabranch.plan import Plan
 
 _MOST = 64  # exchanges of a lease
-_MOST_ROUND_TRIPS = 50  # that a leased exchange may take
+_MOST_ROUND_TRIPS = 50  # between leased calls
 _IN_A_ROW = 3  # exchanges without a gathering between them, before the first lease
 _KEPT = 64  # ended leases of a channel, for requests that are on their way
 
@@ -59,6 +59,7 @@ class LeasedNumbers:
         first_exchange: the number that the chunks of the first one carry; the others follow.
         cuts: by elements of the buffer.
         is_void: whether a loss has ended it.
+        is_over: whether all members have asked for the numbers that they have begun.
     """
 
     first: int
@@ -66,6 +67,7 @@ class LeasedNumbers:
     first_exchange: int
     cuts: Mapping[int, Cut]
     is_void: bool = False
+    is_over: bool = False
 
     def exchange_of(self, number: int) -> int:
         """Return the number that an exchange's chunks carry."""
@@ -78,14 +80,14 @@ class Leases:
     Attributes:
         in_a_row: exchanges since the latest gathering.
         sizes: of the latest buffers, the latest last.
-        seconds: that the latest exchange took at a site; 0 before the first.
+        every_s: the time between calls that a member told last; None if it is not known.
     """
 
     def __init__(self) -> None:
         self._leases: deque[LeasedNumbers] = deque(maxlen=_KEPT)
         self.in_a_row = 0
         self.sizes: deque[int] = deque(maxlen=_KEPT)
-        self.seconds = 0.0
+        self.every_s: float | None = None
 
     def of(self, number: int) -> LeasedNumbers | None:
         """Return the lease of a number, void or not; None for no lease."""
@@ -97,7 +99,9 @@ class Leases:
     @property
     def last(self) -> int:
         """The last number that members may begin without asking; 0 for none."""
-        return max((each.last for each in self._leases if not each.is_void), default=0)
+        return max(
+            (each.last for each in self._leases if not (each.is_void or each.is_over)), default=0
+        )
 
     def note(self, elements: int) -> None:
         """Take note of the first request for an exchange in which all contribute."""
@@ -125,28 +129,35 @@ class Leases:
             lease.is_void = True
         self.in_a_row = 0
 
+    def settle(self) -> None:
+        """Note that members begin no further number, and have asked for those that they began."""
+        for lease in self._leases:
+            lease.is_over = True
+
     def forget(self) -> None:
         """Forget all leases, of which no member has begun or will begin a further exchange."""
         self._leases.clear()
         self.in_a_row = 0
 
 
-def lease_count(round_trip_s: float, seconds: float, under_way: int) -> int:
+def lease_count(round_trip_s: float, every_s: float | None, under_way: int) -> int:
     """Return how many exchanges to lease, so that the next lease comes before this one is used up.
 
-    A lease is renewed when half of it is used, and that takes a round trip. Exchanges of many round
-    trips are not leased: that would save little, and make the last exchange a later one.
+    A lease is renewed when half of it is used, and that takes a round trip. It allows for twice the
+    calls of that time, which come sooner under a lease. Calls that are many round trips apart are
+    not leased: that would save little, and a new plan would come later.
 
     Args:
         round_trip_s: to the farthest member and back.
-        seconds: that an exchange takes; 0 if that is not known.
+        every_s: the time between calls; 0 where several are made at once, None if not known.
         under_way: how many are under way at once.
 
     >>> lease_count(0.060, 0.010, 1), lease_count(0.060, 1.0, 1), lease_count(0.060, 2.0, 10)
-    (13, 3, 21)
-    >>> lease_count(0.060, 10.0, 1)
-    0
+    (25, 3, 21)
+    >>> lease_count(0.060, 10.0, 1), lease_count(0.060, None, 1)
+    (0, 0)
     """
-    if not 0 < seconds <= _MOST_ROUND_TRIPS * round_trip_s:
+    if every_s is None or not round_trip_s or every_s > _MOST_ROUND_TRIPS * round_trip_s:
         return 0
-    return min(_MOST, 2 * max(math.ceil(round_trip_s / seconds), under_way) + 1)
+    meanwhile = math.ceil(2 * round_trip_s / every_s) if every_s > 0 else 0
+    return min(_MOST, 2 * max(meanwhile, under_way) + 1)
