@@ -19,6 +19,7 @@ from anabranch.net.messages import (
     Lease,
     LeaseOver,
     Repair,
+    Settled,
     Signature,
 )
 from anabranch.plan import Plan
@@ -257,3 +258,66 @@ def test_leases_are_found_by_number_and_void_ones_too() -> None:
     void = leases.of(8)
     assert void is not None
     assert void.is_void
+
+
+def test_no_lease_overlaps_one_of_which_members_may_have_begun_more() -> None:
+    channels = make()
+    lease = leased(channels)
+    channels.lose((3,), SECOND)
+    for number in range(lease.first, lease.first + 4):
+        said = ask(channels, 0, number, leased=True).say
+        assert not [each for _, each in said if isinstance(each, Lease)]
+    assert channels.all.held[lease.first + 3].exchange == lease.first_exchange + 3
+    for site in (0, 1, 2):
+        channels.lease_ended(site, 0)
+    grant = ask(channels, 0, lease.first + 4).say[0][1]
+    assert isinstance(grant, Grant)
+    assert grant.exchange >= lease.first_exchange + lease.count, "its number is a new one"
+    assert not grant.is_interrupted
+
+
+def test_a_result_names_a_lost_site_that_contributed_under_a_lease_unheard() -> None:
+    channels = make()
+    lease = leased(channels)
+    channels.lose((3,), SECOND)
+    for site in (0, 1, 2):
+        ask(channels, site, lease.first, leased=True)
+    for site, held in ((0, ((0, 100),)), (1, ((0, 100),)), (2, ())):
+        channels.hold(site, Holding(0, lease.first, 1, held))
+    outcome = Outcome()
+    for site in (0, 1, 2):
+        outcome = channels.hold(site, Holding(0, lease.first, 1, ((0, 100),)))
+    settled = outcome.say[0][1]
+    assert isinstance(settled, Settled)
+    assert [each.sites for each in settled.contributions] == [(0, 1, 2, 3)]
+
+
+def test_a_lease_that_is_not_used_is_recalled() -> None:
+    channels = make()
+    lease = leased(channels)
+    channels.books.open((0, 1), (0, 1))
+    channels.books.counter.latest += 2000
+    over: list[int] = []
+    for number in range(1, 9):
+        for site in (0, 1):
+            said = channels.request(site, ExchangeRequest(1, number, SMALL)).say
+            over += [who for who, each in said if each == LeaseOver(0, is_void=False)]
+        for site in (0, 1):
+            channels.hold(site, Holding(1, number, 0, ((0, 100),)))
+            ended = ExchangeEnded(1, number, 1, 0.01, None, round_trip_s=0.06, every_s=0.01)
+            channels.ended(site, ended)
+    assert over == [0, 1, 2, 3]
+    for site in SITES:
+        channels.lease_ended(site, 0)
+    assert channels.all.leases.of(lease.first) is None
+
+
+def test_nothing_is_leased_once_calls_can_end_no_more() -> None:
+    channels = make()
+    for number in (1, 2):
+        exchange(channels, number)
+    ask(channels, 0, 3)
+    channels.gather(1, Gather(0, 1, b""))
+    assert channels.all.order.limit is not None
+    channels.all.leases.in_a_row = 3
+    assert not [each for _, each in ask(channels, 0, 4).say if isinstance(each, Lease)]

@@ -9,6 +9,7 @@ import pytest
 
 from anabranch.exchange.arithmetic import Flat
 from anabranch.exchange.terms import Op, Terms, Wire
+from anabranch.net.messages import ExchangeFailed
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.scheduler.losses import Repairs
 from anabranch.site.agent import SiteAgent
@@ -114,3 +115,49 @@ async def test_a_site_that_has_begun_alone_goes_on_with_those_that_are_left() ->
     assert (await call).members == done.members == (0, 1)
     np.testing.assert_array_equal(alone, np.full(4, 1.5, np.float32))
     np.testing.assert_array_equal(other, alone)
+
+
+@virtually
+async def test_a_call_that_fails_before_its_first_step_raises_that() -> None:
+    _, cluster = await begin()
+    for _ in range(30):
+        await reduce_all(cluster)
+    collectives = cluster.agents[0]._collectives
+    state = collectives._channels[0]
+    leased = state.leased(state.number + 1, 4)
+    assert leased is not None
+    buffer = powers(0, 4)
+    call = asyncio.create_task(reduce_at(cluster.agents[0], buffer))
+    failed = ExchangeFailed(0, state.number + 1, leased[0].exchange, "s1 has NaN")
+    asyncio.get_running_loop().call_soon(collectives.hear, failed)
+    with pytest.raises(ExchangeError, match="s1 has NaN"):
+        await call
+    np.testing.assert_array_equal(buffer, powers(0, 4))
+    assert not cluster.scheduler.is_over
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.02])
+def test_calls_in_another_order_return_no_result_under_a_lease(late_s: float) -> None:
+    virtually(lambda: call_in_other_orders(late_s))()
+
+
+async def call_in_other_orders(late_s: float) -> None:
+    """Let one member exchange and then gather, while the others gather and then exchange."""
+    _, cluster = await begin()
+    for _ in range(30):
+        await reduce_all(cluster)
+    buffers = [powers(site, 4) for site in range(3)]
+
+    async def live(site: int) -> list[object]:
+        agent = cluster.agents[site]
+        exchange = asyncio.create_task(reduce_at(agent, buffers[site])) if not site else None
+        await asyncio.sleep(0)
+        gather = asyncio.create_task(agent.gather(b"", 0, "a test"))
+        await asyncio.sleep(late_s if site == 2 else 0.0)
+        exchange = exchange or asyncio.create_task(reduce_at(agent, buffers[site]))
+        return [*await asyncio.gather(exchange, gather, return_exceptions=True)]
+
+    for errors in await asyncio.gather(*map(live, range(3))):
+        assert [type(each) for each in errors] == [ExchangeError] * 2
+    for site, buffer in enumerate(buffers):
+        np.testing.assert_array_equal(buffer, powers(site, 4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
 import pytest
@@ -160,5 +161,45 @@ def test_reading_the_members_of_a_group_that_has_ended_raises_nothing() -> None:
         assert present.sites == (0, 1)
         with pytest.raises(RunAborted, match="the scheduler is gone"):
             present.settle()
+    finally:
+        thread.close()
+
+
+def test_two_threads_that_settle_both_wait_for_all() -> None:
+    thread = LoopThread("test")
+    try:
+
+        async def make() -> list[asyncio.Future[Round]]:
+            return [asyncio.get_running_loop().create_future() for _ in range(2)]
+
+        first, second = thread.run(make())
+        present = Present(thread, (0, 1, 2))
+        for number, settlement in enumerate((first, second), 1):
+            present.ended(0, Round(number, 1, 0.1, settlement=settlement))
+        with ThreadPoolExecutor(2) as pool:
+            settling = [pool.submit(present.settle) for _ in range(2)]
+
+            async def settle(future: asyncio.Future[Round], *members: int) -> None:
+                future.set_result(Round(1, 1, 0.1, members=members))
+
+            thread.run(settle(first, 0, 1, 2))
+            assert wait(settling, timeout=0.2).not_done == {*settling}
+            thread.run(settle(second, 0, 1))
+            for each in settling:
+                each.result(5.0)
+        assert present.latest == (0, 1)
+    finally:
+        thread.close()
+
+
+def test_a_callback_in_the_loop_does_not_wait_for_a_settlement() -> None:
+    thread = LoopThread("test")
+    try:
+
+        async def read() -> Round:
+            future: asyncio.Future[Round] = asyncio.get_running_loop().create_future()
+            return Present(thread, (0, 1)).settled(Round(7, 1, 0.1, settlement=future))
+
+        assert thread.run(read()).round == 7
     finally:
         thread.close()

@@ -11,10 +11,11 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from threading import Lock
 
 from anabranch.group._thread import LoopThread
 from anabranch.net.errors import NetError
-from anabranch.site.collectives import Round
+from anabranch.site.collectives import ExchangeError, Round
 
 
 class Present:
@@ -34,6 +35,7 @@ class Present:
         self.latest = tuple(members)
         self.admissions = 0
         self._unsettled: deque[tuple[int, Round]] = deque()
+        self._lock = Lock()
 
     @property
     def sites(self) -> tuple[int, ...]:
@@ -49,21 +51,24 @@ class Present:
         Raises:
             ExchangeError, RunAborted: the group has ended, or a call has failed.
         """
-        while self._unsettled:
-            admissions, done = self._unsettled[0]
-            settled = self.settled(done)
-            with suppress(IndexError):  # another thread reads the members too
-                self._unsettled.popleft()
-            self.are_left(admissions, settled.members)
+        while (entry := self._first()) is not None:
+            admissions, done = entry
+            try:
+                settled = self.settled(done)
+            except ExchangeError:
+                self._take(entry)  # the group goes on
+                raise
+            if self._take(entry):  # else another thread has taken note of it
+                self.are_left(admissions, settled.members)
 
     def settled(self, done: Round) -> Round:
-        """Return a call's round once it is settled; see :meth:`settle`."""
+        """Return a call's round once it is settled; in the loop's thread, as far as it is now."""
         settling = done.settlement
         if settling is None:
             return done
         if settling.done():  # perhaps the thread has ended
             return settling.result()
-        return self._thread.run(_awaited(settling))
+        return done if self._thread.is_current else self._thread.run(_awaited(settling))
 
     def ended(self, admissions: int, done: Round) -> None:
         """Take note of a call that the program has waited for.
@@ -77,9 +82,21 @@ class Present:
             self.are_left(admissions, done.members)
         else:
             self._unsettled.append((admissions, done))
-        while self._unsettled and _is_settled(self._unsettled[0][1]):  # so that they do not add up
-            admissions, done = self._unsettled.popleft()
-            self.are_left(admissions, self.settled(done).members)
+        while (entry := self._first()) is not None and _is_settled(entry[1]):  # none adds up
+            if self._take(entry):
+                self.are_left(entry[0], self.settled(entry[1]).members)
+
+    def _first(self) -> tuple[int, Round] | None:
+        with self._lock:
+            return self._unsettled[0] if self._unsettled else None
+
+    def _take(self, entry: tuple[int, Round]) -> bool:
+        """Remove an entry that came first; return whether no other thread has done so."""
+        with self._lock:
+            is_there = bool(self._unsettled) and self._unsettled[0] is entry
+            if is_there:
+                self._unsettled.popleft()
+            return is_there
 
     def are_left(self, admissions: int, members: Sequence[int]) -> None:
         """Remove the members that the end of a call shows to be lost.

@@ -51,6 +51,8 @@ from anabranch.scheduler.calls._settling import Settling, Transferring
 from anabranch.scheduler.calls._subgroups import Subgroup, Subgroups
 from anabranch.site.channel import LEASED_SHARE
 
+_MOST_BEHIND = 1024  # chunks' numbers between an unused lease and the latest exchange
+
 
 class Channels:
     """All channels of a run.
@@ -67,6 +69,8 @@ class Channels:
         repairs: whether exchanges are completed after a loss; otherwise a loss ends the run.
         transferring: returns which members send which parts of the state to a newcomer.
         by_size: whether each order of size of buffers has its own plan.
+        returns_early: see :class:`anabranch.scheduler.losses.Repairs`.
+        leases: whether exchanges are leased to members.
 
     Attributes:
         books: the books of all channels: their members, plans and calls.
@@ -148,9 +152,8 @@ class Channels:
 
         An exchange's grant or settlement tells members that it is the last of its channel. The
         last exchange is the latest one if a member still awaits its grant or settlement, and
-        otherwise the next one. If calls return before the settlement, only the grant tells: the
-        last exchange is then the latest one if no member has its grant. If only a refusal tells
-        members of the end, it is the latest one.
+        otherwise the next one. If calls return before the settlement, only the grant tells, so it
+        is the next one. If only a refusal tells members of the end, it is the latest one.
 
         Members may have begun leased exchanges that the scheduler has not heard of. So leases end
         first, and the last exchange is set once all members have answered.
@@ -162,7 +165,7 @@ class Channels:
         for channel, book in enumerate(self.books):
             if book.leases.last > book.latest_held:
                 self._end_leases(channel, False, outcome)
-        self._close_if_recalled(outcome)
+        self._take_recalled(outcome)
         return outcome
 
     def _end_leases(self, channel: int, is_void: bool, outcome: Outcome) -> None:
@@ -175,27 +178,28 @@ class Channels:
         """Note that a site has asked for all exchanges that it has begun under leases."""
         outcome = Outcome()
         self._recalled.get(channel, set()).discard(site)
-        self._close_if_recalled(outcome)
+        self._take_recalled(outcome)
         return outcome
 
     def _begins_no_more(self, sites: Collection[int], outcome: Outcome) -> None:
         """Note that sites make no further call."""
         for awaited in self._recalled.values():
             awaited.difference_update(sites)
-        self._close_if_recalled(outcome)
+        self._take_recalled(outcome)
 
-    def _close_if_recalled(self, outcome: Outcome) -> None:
-        """Set the last exchange of each channel, if that was decided and all leases have ended."""
-        if not self._closing or any(self._recalled.values()):
+    def _take_recalled(self, outcome: Outcome) -> None:
+        """Forget the leases that have ended at all members; then close, if that was decided."""
+        for channel in [each for each, awaited in self._recalled.items() if not awaited]:
+            del self._recalled[channel]
+            self.books[channel].leases.truncate(self.books[channel].latest_held)
+        if not self._closing or self._recalled:
             return
-        self._recalled.clear()
         reason, self._closing = self._closing, ""
-        for book in self.books:
-            book.leases.settle()
         lasts = [book.latest_held for book in self.books]
-        if self._settles or self.books.tells_last:
-            awaits_grant, is_open = self._settling.awaits_grant, self._settling.is_open
-            is_open = awaits_grant if self._returns_early else is_open
+        if self._returns_early:
+            lasts = [last + 1 for last in lasts]
+        elif self._settles or self.books.tells_last:
+            is_open = self._settling.is_open
             lasts = [last + (not is_open(channel, last)) for channel, last in enumerate(lasts)]
         self.books.close(reason, lasts)
         outcome.is_to_remember = True
@@ -261,6 +265,9 @@ class Channels:
             return
         if book is self.all and self.following.are_expected:
             return
+        if book.order.limit is not None or channel in self._recalled:
+            return
+        self._recall_unused(outcome)
         round_trip_s = self._dealing.round_trip_s(book.members)
         count = lease_count(round_trip_s, book.leases.every_s, len(book.held.numbers))
         if not book.leases.is_due(book.latest, count):
@@ -270,6 +277,14 @@ class Channels:
             outcome.say += [
                 (site, self._leased(channel, book, site, lease)) for site in book.members
             ]
+
+    def _recall_unused(self, outcome: Outcome) -> None:
+        """End leases whose numbers lie far behind: sites would take them for ended ones."""
+        for channel, book in enumerate(self.books):
+            behind = self.books.counter.latest - book.leases.last_exchange
+            is_unused = book.leases.last > book.latest_held and behind > _MOST_BEHIND
+            if is_unused and channel not in self._recalled:
+                self._end_leases(channel, False, outcome)
 
     def _leased(self, channel: int, book: ExchangeBook, site: int, lease: LeasedNumbers) -> Lease:
         sizes = []

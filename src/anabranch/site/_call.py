@@ -72,6 +72,8 @@ class Call:
         is_watched: whether to report every chunk that is finished here.
         keeps_own: whether to keep a copy of the contribution, so that a repair may reduce all
             elements again.
+        interrupted: the generation, if it was interrupted before it began here; else 0.
+        repair: the repair and its plan, if they have arrived already; else None.
     """
 
     def __init__(
@@ -85,6 +87,8 @@ class Call:
         weight: float,
         is_watched: bool,
         keeps_own: bool,
+        interrupted: int = 0,
+        repair: tuple[Repair, Plan] | None = None,
     ) -> None:
         self._exchanging = exchanging
         self._say = say
@@ -101,31 +105,29 @@ class Call:
         self._loop = asyncio.get_running_loop()
         # The scheduler's next message in this generation.
         self._next: asyncio.Future[Settled | tuple[Repair, Plan]] = self._loop.create_future()
-        self._generation = 0
+        if repair is not None:
+            self._next.set_result(repair)
+        self._generation = interrupted
         self._held: Ranges = ()  # the elements whose result is here
         self._running: dict[int, Ranges] = {}  # the elements of each exchange in progress
         # Done once all of the result is here, if it was never interrupted.
+        self._has_failed = False
         self._here: asyncio.Future[tuple[int, int | None] | None] = self._loop.create_future()
 
     async def until_here(self, plan: Plan) -> tuple[int, int | None] | None:
         """Run it until the result is here; return the result of :meth:`Exchanging.exchange`."""
         return await self._run_part(self._generation, plan, self._whole)
 
-    async def until_settled(
-        self, plan: Plan, interrupted: int | None, repair: tuple[Repair, Plan] | None
-    ) -> tuple[tuple[int, int | None] | None, Settled]:
+    async def until_settled(self, plan: Plan) -> tuple[tuple[int, int | None] | None, Settled]:
         """Run it and its repairs until every member holds the result.
 
         Args:
             plan: the plan of the exchange.
-            interrupted: the generation, if it was interrupted before it began here; else None.
-            repair: the repair and its plan, if they have arrived already; else None.
         """
-        self._generation = interrupted or 0
-        if repair is not None:
-            self._next.set_result(repair)
+        if self._has_failed:  # before this task's turn
+            await self._next
         latest = None
-        is_asked = not self._grant.is_interrupted and interrupted is None
+        is_asked = not self._grant.is_interrupted and not self._generation
         parts: Sequence[RepairPart] = (self._whole,) if is_asked else ()
         while True:
             generation = self._generation
@@ -250,6 +252,7 @@ class Call:
         """End with an error, as at every member."""
         self._stop()
         self._generation += 1
+        self._has_failed = True
         if self._next.done():  # a repair that has not begun, and will not
             if not self._next.cancelled() and isinstance(follows := self._next.result(), tuple):
                 void(self._exchanging, follows[0])

@@ -307,6 +307,7 @@ class Channel:
             exchanging: runs exchanges; None before the site has started.
         """
         self.ended.append(message)
+        self.leases.clear()
         call = self.calls.get(message.number)
         if call is not None:
             call.fail(error)
@@ -338,6 +339,7 @@ class Channel:
     def fail_to_gather(self, message: GatherFailed, error: Exception) -> None:
         """End a gathering without all values; its call raises this error."""
         self.answers[message.number] = message
+        self.leases.clear()
         answered = self.gathering.pop(message.number).answered
         if not answered.done():
             answered.set_exception(error)

@@ -420,6 +420,8 @@ class Collectives:
         """
         if terms.source is not None or terms.receivers or self._exchanging is None:
             return None
+        if state.gathering:  # the others may have made these calls in another order
+            return None
         leased = state.leased(state.number + 1, terms.elements)
         size_bytes = _ELEMENT_BYTES * terms.elements
         if leased is None or sum(self._leased.values()) + size_bytes > self._most_leased_bytes:
@@ -469,7 +471,11 @@ class Collectives:
             weight,
             is_watched,
             keeps_own,
+            state.interrupted.pop(number, 0),
+            state.repairs.pop(number, None),
         )
+        if grant.settles:  # in the step in which the request ends, so that no message is missed
+            state.calls[number] = call
         window = len(grant.trees or ())
         self._underway[exchange] = _Underway(
             channel, number, began_s, window, terms if more else None
@@ -525,10 +531,7 @@ class Collectives:
         settled: Settled | None = None
         try:
             if grant.settles:
-                state.calls[number] = call
-                interrupted = state.interrupted.pop(number, None)
-                repair = state.repairs.pop(number, None)
-                latest, settled = await call.until_settled(plan, interrupted, repair)
+                latest, settled = await call.until_settled(plan)
             else:
                 latest = await call.until_here(plan)
         except (LinkError, PeerError, RunAborted) as error:

@@ -62,8 +62,8 @@ class HeldExchange:
         first: the site that asked first.
         is_granted: whether any member was granted it; that member may be lost by now.
         is_restored: whether it was restored after a restart.
-        was_ahead: whether a member was granted it ahead of its call. That member may have begun it
-            before its call arrives here.
+        was_ahead: whether a member was granted it ahead of its call, or began it under a lease.
+            That member may have begun it before its call arrives here.
         granted: the members that may have begun it.
         ended: by member that holds its result, the checksum.
     """

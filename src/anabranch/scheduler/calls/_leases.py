@@ -11,8 +11,10 @@ the scheduler with its request, and waits for no answer::
 
 - A member may also ask for a leased number, and gets the same grant: a size may be new to the
   lease, or the lease may be on its way.
-- A lease is as long as it takes to renew it, so that a new plan is in use after about two round
-  trips. It needs no recall.
+- A lease is as long as it takes to renew it, so that a new plan is in use after a few round trips.
+  It needs no recall.
+- A lease is recalled where it is not used, and at the end of a run: each member answers once it has
+  asked for all that it has begun.
 - A loss makes a lease void. Members may have begun exchanges of it that the scheduler has not heard
   of. So each of its further exchanges is interrupted as it begins, and completed by a repair.
 
@@ -59,7 +61,6 @@ class LeasedNumbers:
         first_exchange: the number that the chunks of the first one carry; the others follow.
         cuts: by elements of the buffer.
         is_void: whether a loss has ended it.
-        is_over: whether all members have asked for the numbers that they have begun.
     """
 
     first: int
@@ -67,7 +68,6 @@ class LeasedNumbers:
     first_exchange: int
     cuts: Mapping[int, Cut]
     is_void: bool = False
-    is_over: bool = False
 
     def exchange_of(self, number: int) -> int:
         """Return the number that an exchange's chunks carry."""
@@ -99,9 +99,7 @@ class Leases:
     @property
     def last(self) -> int:
         """The last number that members may begin without asking; 0 for none."""
-        return max(
-            (each.last for each in self._leases if not (each.is_void or each.is_over)), default=0
-        )
+        return max((each.last for each in self._leases if not each.is_void), default=0)
 
     def note(self, elements: int) -> None:
         """Take note of the first request for an exchange in which all contribute."""
@@ -129,10 +127,16 @@ class Leases:
             lease.is_void = True
         self.in_a_row = 0
 
-    def settle(self) -> None:
-        """Note that members begin no further number, and have asked for those that they began."""
+    def truncate(self, last: int) -> None:
+        """Lease no number after this one: members have asked for all that they had begun."""
         for lease in self._leases:
-            lease.is_over = True
+            lease.last = min(lease.last, last)
+
+    @property
+    def last_exchange(self) -> int:
+        """The highest number that chunks carry under a lease which is not void; 0 for none."""
+        valid = [each for each in self._leases if not each.is_void]
+        return max((each.exchange_of(each.last) for each in valid), default=0)
 
     def forget(self) -> None:
         """Forget all leases, of which no member has begun or will begin a further exchange."""

@@ -1,4 +1,4 @@
-"""Settles exchanges: callers get a result only once all members hold it. Pure.
+"""Settles exchanges: once all members hold a result, it is final. Pure.
 
 ::
 
@@ -16,9 +16,9 @@
   do not count.
 - **Being repaired.** Members get `Repair`: exchanges of some elements, by which each gets the
   elements that it lacks. `_repair` chooses these exchanges.
-- **Settled.** Members get `Settled` and give the result to their callers. The message names the
-  contributions in the result, if some member's is missing. Until then each member keeps its own
-  contribution, so that a loss at any moment can be repaired.
+- **Settled.** Members get `Settled`; their callers may have the result already. The message names
+  the contributions in the result, if some member's is missing. Until then each member keeps the
+  result or its own contribution, so that a loss at any moment can be repaired.
 
 A transfer of the state passes through the same states. Its first `Repair` comes before any loss,
 and tells which holder sends which part of the state.
@@ -91,6 +91,8 @@ class Settling:
     def begin(self, channel: int, granted: Granted, followers: Collection[int]) -> None:
         """Add an exchange, at its first grant."""
         members, signature = self._books[channel].members, granted.signature
+        if granted.is_void and granted.cut is not None:  # a lost one may have contributed
+            members = tuple(sorted(granted.cut.plan.members))
         self._unsettled[channel, granted.number] = Unsettled(
             granted.exchange,
             signature.elements,
@@ -141,17 +143,12 @@ class Settling:
             if unsettled.generation
         }
 
-    def awaits_grant(self, channel: int, number: int) -> bool:
-        """Return whether an exchange is held, and no member was granted it."""
-        held = self._books[channel].held
-        return number in held and not held[number].is_granted
-
     def is_open(self, channel: int, number: int) -> bool:
         """Return whether members still await the grant or the settlement of an exchange."""
-        is_held = number in self._books[channel].held
-        return self.awaits_grant(channel, number) or (
-            is_held and (channel, number) in self._unsettled
-        )
+        held = self._books[channel].held
+        if number not in held:
+            return False
+        return not held[number].is_granted or (channel, number) in self._unsettled
 
     # --- after a loss
 
