@@ -20,15 +20,13 @@ from typing import Any
 import numpy as np
 
 import common
+import virtual
 from anabranch.exchange.arithmetic import Flat
 from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.group import Service
-from anabranch.group.async_group import AsyncGroup, Door, Ports, join
-from anabranch.log import events
+from anabranch.group.async_group import AsyncGroup
 from anabranch.overlay import Link, Overlay, Site
-from anabranch.plan import Plan
 from anabranch_lab.sim.loop import run_virtually
-from anabranch_lab.sim.network import SimulatedNetwork
 
 RATE_BPS = 1e9
 LATENCY_S = 0.005
@@ -37,53 +35,32 @@ NEXT_DOOR_S = 0.0001
 SITES = 3, 9
 BUFFERS = (1, 256), (1, 250_000), (1, 6_250_000), (10, 6_250_000)  # how many, and elements of each
 CALLS = 13  # the first of which makes plans and connections
-TOKEN = "fast"
-ADDRESS = "127.0.0.1", 0
 
 
-class Log:
-    """The scheduler's log, which keeps nothing."""
-
-    def began(self, buffer_elements: int, plan: Plan) -> None: ...
-
-    def write(self, *happened: events.Event) -> None: ...
-
-
-async def measure(sites: int, count: int, elements: int, control_s: float, defers: bool) -> float:
+async def measure(
+    sites: int, count: int, elements: int, control_s: float, returns_early: bool
+) -> float:
     """Return the median time of calls, in seconds."""
     overlay = Overlay(
         "complete",
         tuple(Site(f"site-{i}") for i in range(sites)),
         tuple(Link(a, b, RATE_BPS, LATENCY_S) for a, b in permutations(range(sites), 2)),
     )
-    service = Service(overlay, awareness=None)
-    loop = asyncio.get_running_loop()
-    network = SimulatedNetwork(loop, overlay, seed=0, control_latency_s=control_s)  # type: ignore[arg-type]
-    scheduler = service.scheduler(network.control(None), TOKEN, Log())
-    address = await scheduler.listen(ADDRESS)
     took_s: list[float] = []
 
-    async def live(site: int) -> None:
-        door = Door(address, overlay.sites[site].name, TOKEN, ADDRESS)
-        group = await join(Ports(network.control(site), network.lanes(site)), door)
-        await group.start(group.settings.transport(), network.lanes(site))
-        buffers = [np.full(elements, site, np.float32) for _ in range(count)]
+    async def program(group: AsyncGroup) -> None:
+        buffers = [np.full(elements, group.index, np.float32) for _ in range(count)]
         for _ in range(CALLS):
-            began_s = loop.time()
+            began_s = group.now_s()
             await asyncio.gather(*(mean(group, each) for each in buffers))
-            if not site:
-                took_s.append(loop.time() - began_s)
-        await group.leave()
-        await group.close()
+            if not group.index:
+                took_s.append(group.now_s() - began_s)
 
     async def mean(group: AsyncGroup, buffer: Any) -> None:
         terms = Terms(Op.MEAN, Wire.FLOAT32, elements)
-        await group.exchange(Flat(buffer), terms, defers=defers)
+        await group.exchange(Flat(buffer), terms, returns_early=returns_early)
 
-    network.begin()
-    await asyncio.gather(*map(live, range(sites)))
-    await scheduler.finished()
-    await scheduler.close()
+    await virtual.run(Service(overlay, awareness=None), control_s, program)
     return median(took_s[1:])
 
 
@@ -91,9 +68,9 @@ def row(sites: int, count: int, elements: int) -> dict[str, Any]:
     """Return the times of one row, in milliseconds, and their ratios to the limit."""
     what = sites, count, elements
     times = {
-        "next_door_ms": run_virtually(measure(*what, NEXT_DOOR_S, defers=True)),
-        "far_ms": run_virtually(measure(*what, FAR_S, defers=True)),
-        "far_settled_ms": run_virtually(measure(*what, FAR_S, defers=False)),
+        "next_door_ms": run_virtually(measure(*what, NEXT_DOOR_S, returns_early=True)),
+        "far_ms": run_virtually(measure(*what, FAR_S, returns_early=True)),
+        "far_settled_ms": run_virtually(measure(*what, FAR_S, returns_early=False)),
     }
     near_s = times["next_door_ms"]
     found = {name: round(1000 * each_s, 2) for name, each_s in times.items()}

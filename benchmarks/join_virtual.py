@@ -25,17 +25,15 @@ from typing import Any
 import numpy as np
 
 import common
+import virtual
 from anabranch.exchange.arithmetic import Flat, Floats
 from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.group import Service
-from anabranch.group.async_group import AsyncGroup, Door, Ports, join
+from anabranch.group.async_group import AsyncGroup
 from anabranch.group.hand_over import Offer
-from anabranch.log import events
 from anabranch.overlay import Link, Overlay, Site
-from anabranch.plan import Plan
 from anabranch.scheduler.deal import ByShare
 from anabranch_lab.sim.loop import run_virtually
-from anabranch_lab.sim.network import SimulatedNetwork
 
 SITES = 4
 RATE_BPS = 4e6
@@ -45,8 +43,6 @@ CHUNK_ELEMENTS = 6_000
 BEFORE, AFTER = 4, 4  # steps before the newcomer asks, and after it contributes
 STATES = 1, 3
 COMPUTE_S = 0.0, 1.0, 10.0
-TOKEN = "joined"
-ADDRESS = "127.0.0.1", 0
 TERMS = Terms(Op.MEAN, Wire.FLOAT32, ELEMENTS)
 SERVICE = Service(
     Overlay(
@@ -60,14 +56,6 @@ SERVICE = Service(
     chunk_elements=CHUNK_ELEMENTS,
     begin_with=SITES - 1,
 )
-
-
-class Log:
-    """The scheduler's log, which keeps nothing."""
-
-    def began(self, buffer_elements: int, plan: Plan) -> None: ...
-
-    def write(self, *happened: events.Event) -> None: ...
 
 
 @dataclass
@@ -105,26 +93,12 @@ class Training:
 
     async def run(self) -> list[Lived]:
         """Run the group to its end; return what each site has seen."""
-        loop = asyncio.get_running_loop()
-        network = SimulatedNetwork(loop, SERVICE.overlay, seed=0, control_latency_s=LATENCY_S)  # type: ignore[arg-type]
-        scheduler = SERVICE.scheduler(network.control(None), TOKEN, Log())
-        address = await scheduler.listen(ADDRESS)
-
-        async def live(site: int) -> None:
-            if site == SITES - 1:
-                await self._newcomer_comes.wait()
-            door = Door(address, SERVICE.overlay.sites[site].name, TOKEN, ADDRESS)
-            group = await join(Ports(network.control(site), network.lanes(site)), door)
-            await group.start(group.settings.transport(), network.lanes(site))
-            await self._train(group)
-            await group.leave()
-            await group.close()
-
-        network.begin()
-        await asyncio.gather(*(live(site) for site in range(SITES)))
-        await scheduler.finished()
-        await scheduler.close()
+        await virtual.run(SERVICE, LATENCY_S, self._train, self._comes)
         return self._lived
+
+    async def _comes(self, site: int) -> None:
+        if site == SITES - 1:
+            await self._newcomer_comes.wait()
 
     async def _train(self, group: AsyncGroup) -> None:
         site, own = group.index, self._lived[group.index]

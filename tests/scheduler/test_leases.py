@@ -246,12 +246,14 @@ def test_an_admission_forgets_leases() -> None:
 
 def test_leases_are_found_by_number_and_void_ones_too() -> None:
     leases = Leases()
-    leases.add(LeasedNumbers(4, 6, 10, {1: Cut(PLAN, 1, None)}))
-    leases.add(LeasedNumbers(7, 9, 20, {}))
+    leases.add(LeasedNumbers(4, 6, 10, {1: Cut(PLAN, 1, None)}), 3)
+    leases.add(LeasedNumbers(7, 9, 20, {}), 4)
     found = leases.of(5)
     assert found is not None
     assert found.exchange_of(5) == 11
     assert leases.of(10) is None
+    leases.add(LeasedNumbers(10, 9, 30, {}), 6)
+    assert leases.of(5) is None, "all members have asked for it"
     assert leases.last == 9
     leases.end()
     assert leases.last == 0

@@ -41,7 +41,9 @@ async def begin(repairs: bool = True) -> tuple[SimulatedNetwork, Cluster]:
 
 
 async def reduce_at(agent: SiteAgent, buffer: Floats, op: Op = Op.MEAN) -> Round:
-    done = await agent.exchange(Flat(buffer), Terms(op, Wire.FLOAT32, len(buffer)), defers=True)
+    done = await agent.exchange(
+        Flat(buffer), Terms(op, Wire.FLOAT32, len(buffer)), returns_early=True
+    )
     if done.settlement is None:
         await agent.round_ended(done, None)
     return done

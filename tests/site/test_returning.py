@@ -44,9 +44,11 @@ async def begin(
     return network, await Cluster.start(network, overlay, plan_of(believed), repairs=repairs)
 
 
-async def mean(agent: SiteAgent, buffer: Floats, defers: bool = True) -> Round:
-    terms = Terms(Op.MEAN, Wire.FLOAT32, len(buffer))
-    done = await agent.exchange(Flat(buffer), terms, defers=defers)
+async def mean(
+    agent: SiteAgent, buffer: Floats, returns_early: bool = True, wire: Wire = Wire.FLOAT32
+) -> Round:
+    terms = Terms(Op.MEAN, wire, len(buffer))
+    done = await agent.exchange(Flat(buffer), terms, returns_early=returns_early)
     if done.settlement is None:
         await agent.round_ended(done, None)
     return done
@@ -57,28 +59,37 @@ async def test_a_call_returns_once_its_result_is_here_and_is_settled_later() -> 
     _, cluster = await begin()
     loop = asyncio.get_running_loop()
     took_s = []
-    for defers in (True, False):
+    for returns_early in (True, False):
         began_s = loop.time()
         buffers = [powers(site, 4) for site in range(3)]
-        done = await asyncio.gather(*map(mean, cluster.agents, buffers, [defers] * 3))
+        done = await asyncio.gather(*map(mean, cluster.agents, buffers, [returns_early] * 3))
         took_s.append(loop.time() - began_s)
-        assert [each.settlement is not None for each in done] == [defers] * 3
+        assert [each.settlement is not None for each in done] == [returns_early] * 3
         for buffer in buffers:
             np.testing.assert_array_equal(buffer, np.full(4, 7 / 3, np.float32))
     deferred_s, waited_s = took_s
     assert 2 * _FAR_S < deferred_s < 2 * _FAR_S + 0.015
     assert waited_s == pytest.approx(deferred_s + 2 * _FAR_S, abs=0.001)
-    await cluster.agents[0].results_settled()
+    await cluster.agents[0]._collectives.settled()
     await asyncio.sleep(2 * _FAR_S)
     assert not cluster.scheduler.channels.is_busy
 
 
-@virtually
-async def test_whoever_returned_hands_the_result_on_though_its_program_has_other_data_now() -> None:
+@pytest.mark.parametrize("wire", [Wire.FLOAT32, Wire.FLOAT16, Wire.BFLOAT16])
+def test_whoever_returned_hands_the_result_on_though_its_program_has_other_data_now(
+    wire: Wire,
+) -> None:
+    virtually(lambda: hand_on(wire))()
+
+
+async def hand_on(wire: Wire) -> None:
     network, cluster = await begin(slow=(2, 1))
-    elements = 6000
+    elements = 6000 * 4 // wire.item_bytes
     buffers = [powers(site, elements) for site in range(3)]
-    calls = [asyncio.create_task(mean(*each)) for each in zip(cluster.agents, buffers, strict=True)]
+    calls = [
+        asyncio.create_task(mean(agent, buffer, wire=wire))
+        for agent, buffer in zip(cluster.agents, buffers, strict=True)
+    ]
     done = await calls[0]
     assert done.settlement is not None
     assert not calls[1].done()  # site 2 sends it the rest, slowly
@@ -87,7 +98,7 @@ async def test_whoever_returned_hands_the_result_on_though_its_program_has_other
     network.kill(2)
     calls[2].cancel()
     other = await calls[1]
-    np.testing.assert_array_equal(kept, np.full(elements, 7 / 3, np.float32))
+    np.testing.assert_allclose(kept, np.full(elements, 7 / 3), rtol=2.0**-8)
     np.testing.assert_array_equal(buffers[1], kept)
     settled = await done.settlement
     assert settled.members == other.members == (0, 1)

@@ -141,7 +141,7 @@ class Exchanging(TypedDict, total=False):
     calls: bool
     unfit: str
     model: Model | None
-    defers: bool
+    returns_early: bool
 
 
 async def join(ports: Ports, door: Door, callbacks: Callbacks | None = None) -> AsyncGroup:

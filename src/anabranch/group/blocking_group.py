@@ -537,7 +537,14 @@ class Group:
     ) -> Handle:
         self._member.for_exchanges()
         exchange = self._exchanged(
-            buffer, terms, weight, calls=calls, unfit=unfit, model=model, more=more, defers=True
+            buffer,
+            terms,
+            weight,
+            calls=calls,
+            unfit=unfit,
+            model=model,
+            more=more,
+            returns_early=True,
         )
         future = self._member.begin(exchange)
         ended = partial(self._has_ended, self._present.admissions)

@@ -273,10 +273,11 @@ class Channels:
         if not book.leases.is_due(book.latest, count):
             return
         lease = book.lease(count, partial(self._dealing.cut, members=book.members))
-        if lease is not None:
-            outcome.say += [
-                (site, self._leased(channel, book, site, lease)) for site in book.members
-            ]
+        if lease is None:
+            return
+        trees = {elements: self._dealing.first_of(cut) for elements, cut in lease.cuts.items()}
+        for site in book.members:
+            outcome.say.append((site, self._leased(channel, book, site, lease, trees)))
 
     def _recall_unused(self, outcome: Outcome) -> None:
         """End leases whose numbers lie far behind: sites would take them for ended ones."""
@@ -286,15 +287,21 @@ class Channels:
             if is_unused and channel not in self._recalled:
                 self._end_leases(channel, False, outcome)
 
-    def _leased(self, channel: int, book: ExchangeBook, site: int, lease: LeasedNumbers) -> Lease:
+    def _leased(
+        self,
+        channel: int,
+        book: ExchangeBook,
+        site: int,
+        lease: LeasedNumbers,
+        trees: Mapping[int, tuple[int, ...] | None],
+    ) -> Lease:
+        """Return the message of a lease to a site, with the plans that the site lacks."""
         sizes = []
         for elements, cut in lease.cuts.items():
             lacks = book.knowledge.tell(site, cut.plan) is not None
             plan_json = plans.dumps(cut.plan) if lacks else ""
-            trees = self._dealing.first_of(cut)
-            sizes.append(
-                LeasedSize(elements, cut.plan.version, plan_json, cut.chunk_elements, trees)
-            )
+            version, chunk = cut.plan.version, cut.chunk_elements
+            sizes.append(LeasedSize(elements, version, plan_json, chunk, trees[elements]))
         count = lease.last - lease.first + 1
         exchange, settles = lease.first_exchange, self._settles
         return Lease(channel, lease.first, count, exchange, settles, (*sizes,))

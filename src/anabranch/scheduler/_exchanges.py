@@ -12,8 +12,8 @@ like any other, but it is no call. It has no place in the order of calls, it fai
 any other call of that member withdraws it.
 
 The book's parts are in `calls/`: the places of calls (`_order`), the last exchange (`_end`),
-gatherings (`_gatherings`), requests that wait (`_requests`), exchanges that have begun (`_held`),
-and the facts that each member was told (`_knowledge`).
+gatherings (`_gatherings`), requests that wait (`_requests`), exchanges that have begun (`_held`) or
+may begin unasked (`_leases`), and the facts that each member was told (`_knowledge`).
 """
 
 from __future__ import annotations
@@ -352,7 +352,7 @@ class ExchangeBook:
             return None
         exchange = self._counter.reserve(last - first + 1)
         lease = LeasedNumbers(first, last, exchange, cuts)
-        self.leases.add(lease)
+        self.leases.add(lease, min(self.asked.values()))
         return lease
 
     def _leased_exchange(self, number: int) -> int:
@@ -381,6 +381,7 @@ class ExchangeBook:
         if not is_ahead:
             self.held.called(site, number, self.asked)
         is_last = held.granted == {*self.members}
+        lease = self.leases.of(number)
         return Granted(
             site,
             number,
@@ -393,7 +394,7 @@ class ExchangeBook:
             request.attempt,
             request.is_leased,
             self._cut(number, signature),
-            is_void=(lease := self.leases.of(number)) is not None and lease.is_void,
+            is_void=lease is not None and lease.is_void,
         )
 
     # --- calls that cannot end

@@ -110,8 +110,8 @@ class Call:
         self._generation = interrupted
         self._held: Ranges = ()  # the elements whose result is here
         self._running: dict[int, Ranges] = {}  # the elements of each exchange in progress
-        # Done once all of the result is here, if it was never interrupted.
         self._has_failed = False
+        # Done once all of the result is here, if it was never interrupted.
         self._here: asyncio.Future[tuple[int, int | None] | None] = self._loop.create_future()
 
     async def until_here(self, plan: Plan) -> tuple[int, int | None] | None:

@@ -347,19 +347,15 @@ class SiteAgent:
         calls: bool = False,
         unfit: str = "",
         model: Model | None = None,
-        defers: bool = False,
+        returns_early: bool = False,
     ) -> Round:
         """See :meth:`anabranch.site.collectives.Collectives.exchange`."""
         done = await self._collectives.exchange(
-            buffer, terms, weight, more, channel, calls, unfit, model, defers
+            buffer, terms, weight, more, channel, calls, unfit, model, returns_early
         )
         assert self._instruments is not None
         self._instruments.remember()
         return done
-
-    async def results_settled(self) -> None:
-        """See :meth:`anabranch.site.collectives.Collectives.settled`."""
-        await self._collectives.settled()
 
     def ask_ahead(self, terms: Terms, channel: int = 0) -> None:
         """See :meth:`anabranch.site.collectives.Collectives.ask_ahead`."""

@@ -258,7 +258,7 @@ class Collectives:
         calls: bool = False,
         unfit: str = "",
         model: Model | None = None,
-        defers: bool = False,
+        returns_early: bool = False,
     ) -> Round:
         """Run one exchange to its end; several may run at once.
 
@@ -274,8 +274,8 @@ class Collectives:
                 member with this reason. Empty if it is usable.
             model: a digest for the scheduler to compare with other members'; None for no
                 comparison.
-            defers: whether to return once the result is here, where that is sooner than to hear
-                that every member holds it. See ``Round.settlement``.
+            returns_early: whether to return once the result is here, where that is sooner than to
+                hear that every member holds it. See ``Round.settlement``.
 
         Raises:
             ValueError: the buffer is empty, or the weight is out of range.
@@ -306,7 +306,7 @@ class Collectives:
             self._refuse(channel, number, unfit)
         self._gets_state |= self._site in terms.receivers
         self._make_called()  # calls of the others that come after this one
-        return await self._take_part(channel, number, buffer, terms, weight, more, defers)
+        return await self._take_part(channel, number, buffer, terms, weight, more, returns_early)
 
     async def settled(self) -> None:
         """Wait until all results that have been returned are settled, or the run has ended."""
@@ -441,7 +441,7 @@ class Collectives:
         terms: Terms,
         weight: float,
         more: bool,
-        defers: bool = False,
+        returns_early: bool = False,
     ) -> Round:
         """Run a requested exchange to its end, or until its result is here."""
         assert self._exchanging is not None, "start() comes first"
@@ -483,8 +483,8 @@ class Collectives:
         size_bytes = terms.wire.item_bytes * buffer.elements
         done = Round(number, grant.version, 0.0, None, None, channel, size_bytes)
         ending = self._until_ended(state, call, grant, plan, done, began_s)
-        defers = defers and grant.settles and not keeps_own
-        if defers and is_worth_a_copy(_ELEMENT_BYTES * buffer.elements, self._round_trip_s):
+        returns_early = returns_early and grant.settles and not keeps_own
+        if returns_early and is_worth_a_copy(_ELEMENT_BYTES * buffer.elements, self._round_trip_s):
             done = await self._until_here(state, call, grant, ending, done, began_s)
         else:
             done = await ending

@@ -127,7 +127,8 @@ class Case:
         state_times: how many times larger the state of training is than the buffer of its call.
         by_size: whether buffers with different numbers of digits have different plans.
         asks_ahead: whether each exchange asks for another with its terms ahead, whatever follows.
-        defers: whether calls return before they are settled, and overwrite their buffers then.
+        returns_early: whether calls return before they are settled; they overwrite their buffers
+            then.
     """
 
     overlay: Overlay
@@ -145,7 +146,7 @@ class Case:
     state_times: int = 1
     by_size: bool = False
     asks_ahead: bool = False
-    defers: bool = False
+    returns_early: bool = False
 
     @property
     def out_of_reach(self) -> set[tuple[int, int]]:
@@ -185,7 +186,7 @@ def make_case(seed: int) -> Case:
         case = _with_subgroups(rng, case)
     if rng.random() < 0.5:
         case = _with_least(case)
-    case = replace(case, defers=rng.random() < 0.7)
+    case = replace(case, returns_early=rng.random() < 0.7)
     return _with_calls_in_a_row(rng, case) if rng.random() < 0.4 else case
 
 
@@ -699,7 +700,7 @@ async def _call(
             _weight(case, site),
             more=case.asks_ahead,
             channel=channel,
-            defers=case.defers,
+            returns_early=case.returns_early,
         )
         result = buffer.copy()
         if done.settlement is None:

@@ -19,6 +19,8 @@ An exchange goes through these states::
   while other exchanges take the room, while its size has no plan, or while a request ahead asks for
   other terms. A broadcast waits until all members have called: it overwrites their buffers before
   a late member could disagree.
+- **Leased** (`_leases`). The numbers that follow several exchanges in a row are granted before any
+  member asks, for the sizes that came before. Members begin them at once, and then ask.
 - **Held** (`_held`). The exchange has a plan, which never changes, and a number for its chunks.
   Each further member that asks for the same is granted the same plan.
 - **Ended.** Every member has said that it holds the result. Their checksums are compared.

@@ -38,7 +38,7 @@ class Dealing:
         self._dispatching = dispatching
         # By the plan's identity, the elements and the round trip. The value keeps its plan alive: a
         # later plan could otherwise get the same identity, and the wrong cut.
-        self._cuts: dict[tuple[int, int, float], tuple[Plan, int, tuple[int, int] | None]] = {}
+        self._cuts: dict[tuple[int, int, float], Cut] = {}
         self._round_trips_s: dict[int, float] = {}  # by site
         self._chunk_elements: dict[int, int] = {}  # by exchange
         self._dispatchers: dict[int, Dispatcher] = {}  # by exchange
@@ -60,7 +60,16 @@ class Dealing:
     def cut(self, plan: Plan, elements: int, members: Collection[int]) -> Cut:
         """Return how the chunks of a buffer go, among these members."""
         round_trip_s = _rounded(self.round_trip_s(members))
-        return Cut(plan, *self._cut(plan, elements, round_trip_s))
+        known = self._cuts.get((id(plan), elements, round_trip_s))
+        if known is None:
+            chunk_elements, dispatched = self._chunking(plan, elements), None
+            if self._dispatching is not None:
+                dispatched = self._dispatching(plan, elements, chunk_elements, round_trip_s)
+            if len(self._cuts) == _REMEMBERED:
+                del self._cuts[next(iter(self._cuts))]
+            known = Cut(plan, chunk_elements, dispatched)
+            self._cuts[id(plan), elements, round_trip_s] = known
+        return known
 
     def round_trip_s(self, members: Collection[int]) -> float:
         """Return the longest round trip that a member tells, seconds."""
@@ -69,21 +78,6 @@ class Dealing:
     def hear_round_trip(self, site: int, seconds: float) -> None:
         """Take a site's round trip to the scheduler."""
         self._round_trips_s[site] = seconds
-
-    def _cut(
-        self, plan: Plan, elements: int, round_trip_s: float
-    ) -> tuple[int, tuple[int, int] | None]:
-        """Return the most elements of a chunk, and what ``dispatching`` returns for such chunks."""
-        known = self._cuts.get((id(plan), elements, round_trip_s))
-        if known is None:
-            chunk_elements, dispatched = self._chunking(plan, elements), None
-            if self._dispatching is not None:
-                dispatched = self._dispatching(plan, elements, chunk_elements, round_trip_s)
-            if len(self._cuts) == _REMEMBERED:
-                del self._cuts[next(iter(self._cuts))]
-            known = plan, chunk_elements, dispatched
-            self._cuts[id(plan), elements, round_trip_s] = known
-        return known[1:]
 
     def restore(self, exchange: int, chunk_elements: int) -> None:
         """Restore an exchange that was cut before a restart."""

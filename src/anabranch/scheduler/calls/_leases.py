@@ -11,8 +11,8 @@ the scheduler with its request, and waits for no answer::
 
 - A member may also ask for a leased number, and gets the same grant: a size may be new to the
   lease, or the lease may be on its way.
-- A lease is as long as it takes to renew it, so that a new plan is in use after a few round trips.
-  It needs no recall.
+- A lease is as long as it takes to renew it. So a new plan needs no recall: it is in use after a
+  few round trips.
 - A lease is recalled where it is not used, and at the end of a run: each member answers once it has
   asked for all that it has begun.
 - A loss makes a lease void. Members may have begun exchanges of it that the scheduler has not heard
@@ -33,12 +33,12 @@ from anabranch.plan import Plan
 _MOST = 64  # exchanges of a lease
 _MOST_ROUND_TRIPS = 50  # between leased calls
 _IN_A_ROW = 3  # exchanges without a gathering between them, before the first lease
-_KEPT = 64  # ended leases of a channel, for requests that are on their way
+_SIZES = 64  # of buffers, that leases cover
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How the chunks of one size of buffer go, under a lease.
+    """How the chunks of one size of buffer go.
 
     Args:
         plan: of the exchange.
@@ -84,9 +84,9 @@ class Leases:
     """
 
     def __init__(self) -> None:
-        self._leases: deque[LeasedNumbers] = deque(maxlen=_KEPT)
+        self._leases: list[LeasedNumbers] = []
         self.in_a_row = 0
-        self.sizes: deque[int] = deque(maxlen=_KEPT)
+        self.sizes: deque[int] = deque(maxlen=_SIZES)
         self.every_s: float | None = None
 
     def of(self, number: int) -> LeasedNumbers | None:
@@ -117,8 +117,15 @@ class Leases:
         """
         return count > 0 and self.in_a_row >= _IN_A_ROW and self.last - asked < count / 2
 
-    def add(self, lease: LeasedNumbers) -> None:
-        """Add a lease, whose numbers follow those of the others."""
+    def add(self, lease: LeasedNumbers, asked_by_all: int) -> None:
+        """Add a lease, whose numbers follow those of the others.
+
+        Args:
+            lease: the lease.
+            asked_by_all: the latest number that all members have asked for. Leases of no later
+                number are forgotten.
+        """
+        self._leases = [each for each in self._leases if each.last > asked_by_all]
         self._leases.append(lease)
 
     def end(self) -> None:
