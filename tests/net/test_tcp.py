@@ -282,6 +282,48 @@ def test_what_is_posted_goes_before_what_is_sent_later_in_the_same_turn(
     on_loop(play)
 
 
+@both_ways
+def test_small_messages_of_one_turn_leave_by_one_write_and_in_order(
+    shares_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play() -> None:
+        called = Ear()
+        async with joined(called, shares_memory=shares_memory) as connection:
+            await turns()
+            writes: list[int] = []
+            write = connection._transport.write  # type: ignore[attr-defined]
+
+            def count(data: bytes) -> None:
+                writes.append(len(data))
+                write(data)
+
+            monkeypatch.setattr(connection._transport, "write", count)  # type: ignore[attr-defined]
+            connection.post(NoMoreRounds(0))
+            payload = bytearray(b"12345678")
+            assert connection.send_at_once(NoMoreRounds(1), memoryview(payload))
+            payload[:] = bytes(8)  # the caller's memory is free at once
+            connection.post(NoMoreRounds(2))
+            await called.hears(NoMoreRounds(0), NoMoreRounds(1), NoMoreRounds(2))
+            assert [data for _, data in called.heard] == [b"", b"12345678", b""]
+            assert len(writes) == 1
+
+    on_loop(play)
+
+
+@both_ways
+def test_a_small_message_waits_where_a_send_is_in_progress(shares_memory: bool) -> None:
+    async def play() -> None:
+        called = Ear()
+        async with joined(called, shares_memory=shares_memory) as connection:
+            first = asyncio.ensure_future(connection.send(NoMoreRounds(1), LARGE))
+            await asyncio.sleep(0)
+            assert not connection.send_at_once(NoMoreRounds(2), b"12345678")
+            await first
+            await called.hears(NoMoreRounds(1))
+
+    on_loop(play)
+
+
 @pytest.mark.parametrize("head_first", [False, True])
 @both_ways
 def test_a_payload_arrives_whole_whether_its_head_goes_first_or_not(

@@ -377,3 +377,55 @@ def test_what_is_withdrawn_gives_its_credit_to_what_waits() -> None:
         assert not {send.message for send in withdrawn} & {*bench.sent}
 
     run_virtually(scenario())
+
+
+class AtOnce:
+    """A connection that takes small messages at once, except while it is busy."""
+
+    def __init__(self) -> None:
+        self.is_busy = False
+        self.sent: list[tuple[AnyMessage, bytes, str]] = []
+
+    def send_at_once(self, message: AnyMessage, payload: memoryview) -> bool:
+        if not self.is_busy:
+            self.sent.append((message, bytes(payload), "at once"))
+        return not self.is_busy
+
+    async def send(self, message: AnyMessage, payload: memoryview, head_first: bool) -> None:
+        self.sent.append((message, bytes(payload), "in turn"))
+
+    def close(self) -> None: ...
+
+
+def test_an_idle_lane_sends_what_is_small_at_once_and_ends_it_later() -> None:
+    async def main() -> None:
+        connection = AtOnce()
+
+        async def connect(strand: int) -> Any:
+            return connection
+
+        lane = Lane(1, "lane", connect, 2, lambda error: None)
+        await asyncio.sleep(1.0)
+        ended: list[int] = []
+
+        def put(chunk: int, size: int = 8) -> Send:
+            send = Send(up(chunk), memoryview(bytes(size)), then=lambda _: ended.append(chunk))
+            lane.put(send)
+            return send
+
+        assert put(0).has_left
+        assert not ended, "further messages of its exchange are not queued yet"
+        put(1, size=2000)
+        put(2)  # behind the one that waits
+        await asyncio.sleep(1.0)
+        connection.is_busy = True
+        put(3)
+        await asyncio.sleep(1.0)
+        ways = [(message.chunk, how) for message, _, how in connection.sent]  # type: ignore[union-attr]
+        assert ways == [(0, "at once"), (1, "in turn"), (2, "in turn"), (3, "in turn")]
+        assert sorted(ended) == [0, 1, 2, 3]
+        assert lane.payload_bytes == 2024
+        assert lane.has_sent((1, 1, 0))
+        lane.close()
+
+    run_virtually(main())

@@ -211,6 +211,10 @@ class ShapedConnection:
             self._flying.append((left_s + self._post_s, message, b""))
             self._left.set()
 
+    def send_at_once(self, message: Message, payload: Payload) -> bool:
+        """See :class:`anabranch.net.network.Connection`; each payload waits for the link."""
+        return False
+
     def tell_silence(self, told: Callable[[bool], None]) -> None:
         """See :class:`anabranch.net.network.Connection`."""
         self._connection.tell_silence(told)

@@ -143,7 +143,8 @@ class _Outflow:
         self._written: asyncio.Future[None] | None = None  # while a sender waits for the kernel
         self._one_at_a_time = asyncio.Lock()
         self._sending = session is not None  # the handshake counts as a send
-        self._posted: list[bytes] = []  # frames that wait for the end of the send in progress
+        self._posted: list[bytes] = []  # frames to write next, after the send in progress
+        self._writes_posted = False  # at the end of this turn of the loop
         self._has_written = False  # since the last heartbeat
 
     def begin(self, transport: asyncio.Transport, around: socket.socket | None) -> None:
@@ -173,6 +174,7 @@ class _Outflow:
         data = memoryview(payload).cast("B")
         head = encode_frame(message, len(data))
         async with self._one_at_a_time:
+            self._write_posted()
             self._sending = self._has_written = True
             try:
                 if not self.flushed.is_set():
@@ -282,11 +284,30 @@ class _Outflow:
             written.set_exception(error)
 
     def post(self, frame: bytes) -> None:
-        """Send a frame without payload after the send in progress; never wait."""
+        """Send a frame without payload after the send in progress; never wait.
+
+        The frames of one turn of the loop leave by one write.
+        """
         self._posted.append(frame)
-        self._write_posted()
+        if not self._writes_posted:
+            self._writes_posted = True
+            self._loop.call_soon(self._write_posted)
+
+    def send_at_once(self, message: Message, payload: Payload) -> bool:
+        """See :meth:`anabranch.net.network.Connection.send_at_once`."""
+        data = memoryview(payload).cast("B")
+        if self._sending or not self.flushed.is_set():
+            return False
+        place: Payload = data
+        if self._ring is not None and data:
+            place = self._ring.put(data)
+            if not place:
+                return False
+        self.post(encode_frame(message, len(data)) + place)
+        return True
 
     def _write_posted(self) -> None:
+        self._writes_posted = False
         if self._posted and not self._sending:
             posted, self._posted = self._posted, []
             self._has_written = True
@@ -303,7 +324,8 @@ class _Outflow:
             self._transport.write(said)
 
     def say_the_end(self) -> None:
-        """Send TLS's close alert, if the connection is encrypted and no send is in progress."""
+        """Send what is posted, and TLS's close alert, if no send is in progress."""
+        self._write_posted()
         if self._tls is not None and not self._sending and not self._transport.is_closing():
             self._tls.say_the_end()
             self._transport.write(self._tls.to_send())
@@ -609,6 +631,10 @@ class _TcpConnection(asyncio.BufferedProtocol):
     def post(self, message: Message) -> None:
         """See :meth:`anabranch.net.network.Connection.post`."""
         self._outflow.post(encode_frame(message))
+
+    def send_at_once(self, message: Message, payload: Payload) -> bool:
+        """See :meth:`anabranch.net.network.Connection.send_at_once`."""
+        return self._outflow.send_at_once(message, payload)
 
     def trust(self) -> None:
         self._reader.trust(self._limits)

@@ -52,6 +52,7 @@ from anabranch.overlay import Link
 Path = tuple[int, ...]
 
 _NOTHING = memoryview(b"")
+_AT_ONCE_BYTES = 1 << 10  # a payload that leaves in the packet of its head
 _REMEMBERED = 1 << 16  # chunks sent lately, to tell whether a refusal concerns one of them
 
 
@@ -192,8 +193,10 @@ class Lane:
         self._wake = asyncio.Event()
         self.payload_bytes = 0
         self._has_failed = False
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._run(strand), name=name) for strand in range(strands)]
+        self._loop = asyncio.get_running_loop()
+        self._tasks = [
+            self._loop.create_task(self._run(strand), name=name) for strand in range(strands)
+        ]
 
     def put(self, send: Send) -> None:
         """Queue a message."""
@@ -205,8 +208,28 @@ class Lane:
                 self._parked[path].append(entry)
                 return
             self._credit[path] -= 1
-        self._ready.push(entry)
-        self._wake.set()
+        if not self._sends_at_once(send):
+            self._ready.push(entry)
+            self._wake.set()
+
+    def _sends_at_once(self, send: Send) -> bool:
+        """Send a small message if the lane is idle; return whether it has been sent."""
+        payload = send.payload
+        if self._leaving or self._ready or 0 not in self._connections:
+            return False
+        if callable(payload) or len(payload) > _AT_ONCE_BYTES:
+            return False
+        message = send.message
+        if self._stamp is not None:
+            message = structs.replace(message, stamp=self._stamp(False))
+        if not self._connections[0].send_at_once(message, payload):
+            return False
+        send.has_left = True
+        self._note(send.message)
+        self.payload_bytes += len(payload)
+        # Not at once: it may end the exchange while further messages of it are not queued yet.
+        self._loop.call_soon(end, send, self._progressed)
+        return True
 
     def credit(self, path: Path) -> None:
         """Note that the neighbour has passed on a chunk of this route.

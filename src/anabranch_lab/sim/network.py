@@ -657,6 +657,9 @@ class _End:
             with self.host.in_process():
                 self.way.when_whole(lambda: self._post(message))
 
+    def send_at_once(self, message: Message, payload: Payload) -> bool:
+        return False  # each payload takes time on the links
+
     def _post(self, message: Message) -> None:
         self._arrives_s = max(self._arrives_s, self._loop.time() + self.way.post_s)
         self._loop.at(self._arrives_s, self.other.arrive, message, b"")
