@@ -100,6 +100,7 @@ BLAMES_NONE = {
     "scheduler/_cut_links.py": "looks at a link again",
     "scheduler/_stopping.py": "ends a run whose time is over",
     "site/_gossiping.py": "makes a lane again",
+    "site/control.py": "sends what waits for the next message",
     "site/serving.py": "ends at once, when it is told to",
     "site/_waiting.py": "says that this site waits",
 }

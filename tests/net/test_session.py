@@ -50,10 +50,13 @@ def test_what_a_cut_loses_is_said_again_once_and_in_order(seed: int) -> None:
     said, heard = [0, 0], [list[int](), list[int]()]
     for _ in range(1000):
         side = rng.randrange(2)
-        match rng.choices(("say", "come", "cut"), (10, 10, 0.3))[0]:
+        match rng.choices(("say", "come", "cut", "flush"), (10, 10, 0.3, 2))[0]:
             case "say":
                 said[side] += 1
-                sessions[side].post(UpdateReceived(0, said[side]))
+                with_next = rng.random() < 0.5
+                sessions[side].post(UpdateReceived(0, said[side]), with_next)
+            case "flush":
+                sessions[side].flush()
             case "come" if wires[1 - side].under_way:
                 arrive(wires[1 - side], sessions[side], heard[side])
             case "cut":
@@ -67,6 +70,7 @@ def test_what_a_cut_loses_is_said_again_once_and_in_order(seed: int) -> None:
                 sessions[0].go_on(wires[0], sessions[1].heard)
                 sessions[1].go_on(wires[1], sessions[0].heard)
     for side in (0, 1):
+        sessions[1 - side].flush()
         while wires[1 - side].under_way:
             arrive(wires[1 - side], sessions[side], heard[side])
         assert heard[side] == list(range(1, said[1 - side] + 1))
@@ -100,3 +104,18 @@ def test_the_other_side_is_told_now_and_then_how_much_was_heard() -> None:
     for _ in range(200):
         session.count()
     assert wire.under_way == [Ack(64), Ack(128), Ack(192)]
+
+
+def test_a_message_that_is_kept_back_leaves_with_the_next_and_cannot_be_acknowledged_before() -> (
+    None
+):
+    wire = Wire()
+    session = Session(wire)
+    session.post(UpdateReceived(0, 1), with_next=True)
+    assert not wire.under_way
+    with pytest.raises(OutOfPlaceMessage, match="heard 1 messages, where 0 were said"):
+        session.acknowledged(1)
+    session.post(UpdateReceived(0, 2))
+    assert wire.under_way == [UpdateReceived(0, 1), UpdateReceived(0, 2)]
+    session.acknowledged(2)
+    assert session.all_heard

@@ -90,7 +90,7 @@ def test_after_three_exchanges_in_a_row_the_next_ones_are_leased_to_all() -> Non
     assert not exchange(channels, 1)
     assert not exchange(channels, 2)
     (lease,) = exchange(channels, 3)
-    assert (lease.first, lease.count, lease.settles) == (4, 25, True)
+    assert (lease.first, lease.count, lease.settles) == (4, 29, True)
     (size,) = lease.sizes
     assert (size.elements, size.version, size.plan_json, size.chunk_elements) == (100, 1, "", 10)
     assert size.trees is not None

@@ -35,8 +35,22 @@ class LoopThread:
         return threading.current_thread() is self._thread
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine in the loop."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        """Start a coroutine in the loop; to cancel the future cancels the coroutine."""
+        future: Future[T] = Future()
+        self._loop.call_soon_threadsafe(self._start, coroutine, future)
+        return future
+
+    def _start(self, coroutine: Coroutine[Any, Any, T], future: Future[T]) -> None:
+        if future.cancelled():
+            coroutine.close()
+            return
+        task = self._loop.create_task(_run(coroutine, future))
+
+        def cancel(future: Future[T]) -> None:
+            if future.cancelled() and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(task.cancel)
+
+        future.add_done_callback(cancel)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop, and return its result; an interrupt cancels it."""
@@ -55,6 +69,24 @@ class LoopThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _run(coroutine: Coroutine[Any, Any, T], future: Future[T]) -> None:
+    """Run a coroutine, and hand its result over in the same turn of the loop."""
+    try:
+        result = await coroutine
+    except asyncio.CancelledError:
+        future.cancel()
+        future.set_running_or_notify_cancel()
+        raise
+    except BaseException as error:
+        if future.set_running_or_notify_cancel():
+            future.set_exception(error)
+        if not isinstance(error, Exception):
+            raise
+    else:
+        if future.set_running_or_notify_cancel():  # else its waiter has given up meanwhile
+            future.set_result(result)
 
 
 async def _cancel_all() -> None:

@@ -49,7 +49,8 @@ class Session:
     def __init__(self, connection: Connection | None) -> None:
         self.connection = connection
         self._said = 0
-        self._unacknowledged: deque[Message] = deque()  # the latest messages sent, oldest first
+        self._unacknowledged: deque[Message] = deque()  # the latest messages, oldest first
+        self._kept_back: list[Message] = []  # the last of them, which leave with the next one
         self.heard = 0
 
     @property
@@ -57,12 +58,25 @@ class Session:
         """Whether the other side has acknowledged every message."""
         return not self._unacknowledged
 
-    def post(self, message: Message) -> None:
-        """Send a message now, or once there is a connection again."""
+    def post(self, message: Message, with_next: bool = False) -> None:
+        """Send a message now, or once there is a connection again.
+
+        Args:
+            message: the message.
+            with_next: whether to keep it back until the next message, or ``flush``.
+        """
         self._said += 1
         self._unacknowledged.append(message)
+        self._kept_back.append(message)
+        if not with_next:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send the messages that were kept back."""
+        kept_back, self._kept_back = self._kept_back, []
         if self.connection is not None:
-            self.connection.post(message)
+            for message in kept_back:
+                self.connection.post(message)
 
     def count(self) -> None:
         """Count a received message, and acknowledge now and then."""
@@ -84,9 +98,10 @@ class Session:
         Raises:
             OutOfPlaceMessage: fewer than it acknowledged before, or more than were sent.
         """
-        if not self._said - len(self._unacknowledged) <= heard <= self._said:
+        sent = self._said - len(self._kept_back)
+        if not self._said - len(self._unacknowledged) <= heard <= sent:
             raise OutOfPlaceMessage(
-                f"the peer says that it has heard {heard} messages, where {self._said} were said "
+                f"the peer says that it has heard {heard} messages, where {sent} were said "
                 f"and all but {len(self._unacknowledged)} acknowledged"
             )
         for _ in range(len(self._unacknowledged) - (self._said - heard)):
@@ -107,6 +122,7 @@ class Session:
             OutOfPlaceMessage: see ``acknowledged``.
         """
         self.acknowledged(heard)
+        self._kept_back.clear()
         self.connection = connection
         for message in self._unacknowledged:
             connection.post(message)

@@ -9,7 +9,7 @@ exchanges of the missing elements (docs/mechanisms/repair.md)::
 
 The *generation* counts the interruptions. Parts and repairs of an earlier generation are void.
 
-**The caller need not wait for `Settled`** (:meth:`Call.returns_early`). An exchange that was never
+**The caller need not wait for `Settled`** (:meth:`Call.keeps_copy`). An exchange that was never
 interrupted has all contributions wherever its result is. A repair copies elements that a member
 holds, and reduces none of them again. So the bits that are here are the bits that will be settled.
 The call keeps a copy of them for repairs, since the caller may change its buffer.
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -74,6 +73,9 @@ class Call:
             elements again.
         interrupted: the generation, if it was interrupted before it began here; else 0.
         repair: the repair and its plan, if they have arrived already; else None.
+
+    Attributes:
+        latest: the tree of the chunk that was finished last here, and the neighbour that sent it.
     """
 
     def __init__(
@@ -110,63 +112,41 @@ class Call:
         self._generation = interrupted
         self._held: Ranges = ()  # the elements whose result is here
         self._running: dict[int, Ranges] = {}  # the elements of each exchange in progress
-        self._has_failed = False
-        # Done once all of the result is here, if it was never interrupted.
-        self._here: asyncio.Future[tuple[int, int | None] | None] = self._loop.create_future()
+        self.latest: tuple[int, int | None] | None = None
 
-    async def until_here(self, plan: Plan) -> tuple[int, int | None] | None:
-        """Run it until the result is here; return the result of :meth:`Exchanging.exchange`."""
-        return await self._run_part(self._generation, plan, self._whole)
+    async def until_held(self, plan: Plan) -> bool:
+        """Run it until the result is here, and tell the scheduler if results are settled.
 
-    async def until_settled(self, plan: Plan) -> tuple[tuple[int, int | None] | None, Settled]:
-        """Run it and its repairs until every member holds the result.
-
-        Args:
-            plan: the plan of the exchange.
+        Returns:
+            Whether the result is here; False if a loss has interrupted it.
         """
-        if self._has_failed:  # before this task's turn
-            await self._next
-        latest = None
-        is_asked = not self._grant.is_interrupted and not self._generation
-        parts: Sequence[RepairPart] = (self._whole,) if is_asked else ()
-        while True:
-            generation = self._generation
-            if is_asked:
-                found = await asyncio.gather(
-                    *(self._run_part(generation, plan, part) for part in parts),
-                    return_exceptions=True,
-                )
-                for each in found:
-                    if isinstance(each, BaseException) and not isinstance(each, Interrupted):
-                        raise each
-                    latest = latest if isinstance(each, BaseException) else each or latest
-                if generation == self._generation:
-                    self._held = ((0, self._buffer.elements),)
-                    self._say(self._holding())
-                    if not generation:
-                        self._here.set_result(latest)
+        if self._grant.is_interrupted or self._generation:
+            return False
+        return await self._run_parts(0, plan, (self._whole,))
+
+    async def until_settled(self) -> Settled | None:
+        """Run its repairs until every member holds the result; ``until_held`` comes first.
+
+        Returns:
+            What is settled; None where results are not.
+        """
+        while self._grant.settles:
             awaited = self._next
             follows = await self._exchanging.plane.unless_failed(awaited)
             if self._next is awaited:
                 self._next = self._loop.create_future()
             if isinstance(follows, Settled):
-                return latest, follows
-            next_repair, plan = follows
-            # Another interruption may have preceded this task's turn; the repair is void then.
-            parts, is_asked = next_repair.parts, next_repair.generation == self._generation
+                return follows
+            repair, plan = follows
+            await self._run_parts(repair.generation, plan, repair.parts)
+        return None
 
-    async def returns_early(self, settling: asyncio.Task[Any]) -> bool:
-        """Return whether the caller gets the result, and its buffer back, before the settlement.
+    async def keeps_copy(self) -> bool:
+        """Copy the result, so that the caller gets its buffer back before the settlement.
 
         Returns:
-            False where the exchange is settled, interrupted or failed by then.
-
-        Args:
-            settling: runs ``until_settled``.
+            False where the call is settled, interrupted or failed meanwhile.
         """
-        await asyncio.wait({self._here, settling}, return_when=asyncio.FIRST_COMPLETED)
-        if settling.done():
-            return False
         elements = self._buffer.elements
         kept = np.empty(elements, np.float32)
         for start in range(0, elements, _COPIED_AT_ONCE):
@@ -174,15 +154,39 @@ class Call:
             kept[start:stop] = self._buffer.read(start, stop)
             if stop < elements:
                 await asyncio.sleep(0)
-        if settling.done() or self._generation:  # parts of a repair may refer to the buffer
+        if self._next.done() or self._generation:  # parts of a repair may refer to the buffer
             return False
         self._buffer = Flat(kept)
         return True
 
-    @property
-    def latest(self) -> tuple[int, int | None] | None:
-        """The result of :meth:`Exchanging.exchange`, once ``returns_early`` has returned True."""
-        return self._here.result()
+    async def _run_parts(self, generation: int, plan: Plan, parts: Sequence[RepairPart]) -> bool:
+        """Run the exchange, or a repair; tell the scheduler once all elements are here.
+
+        Returns:
+            False if it was interrupted again, perhaps before it began.
+        """
+        if generation == self._generation:
+            running = [self._run_part(generation, plan, part) for part in parts]
+            found: Sequence[tuple[int, int | None] | BaseException | None]
+            if len(running) == 1:
+                try:
+                    found = [await running[0]]
+                except Interrupted as interrupted:
+                    found = [interrupted]
+            else:
+                found = await asyncio.gather(*running, return_exceptions=True)
+            for each in found:
+                if isinstance(each, Interrupted) and self._grant.settles:
+                    continue
+                if isinstance(each, BaseException):
+                    raise each
+                self.latest = each or self.latest
+        if generation != self._generation:
+            return False
+        self._held = ((0, self._buffer.elements),)
+        if self._grant.settles:
+            self._say(self._holding())
+        return True
 
     async def _run_part(
         self, generation: int, plan: Plan, part: RepairPart
@@ -252,7 +256,6 @@ class Call:
         """End with an error, as at every member."""
         self._stop()
         self._generation += 1
-        self._has_failed = True
         if self._next.done():  # a repair that has not begun, and will not
             if not self._next.cancelled() and isinstance(follows := self._next.result(), tuple):
                 void(self._exchanging, follows[0])

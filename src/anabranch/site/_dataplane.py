@@ -158,7 +158,8 @@ class DataPlane:
         self.owner = owner
         self.instruments = instruments
         self._loop = asyncio.get_running_loop()
-        self._failure: asyncio.Future[None] = self._loop.create_future()
+        self._failure: Exception | None = None
+        self._waiting: set[asyncio.Future[Any]] = set()  # until they are done, or this has failed
         self.neighbourhood = Neighbourhood(config)
         self.connections = Connections(
             network,
@@ -211,19 +212,24 @@ class DataPlane:
 
     def check(self) -> None:
         """Raise the error of this data plane, if it has failed."""
-        if self._failure.done():
-            self._failure.result()
+        if self._failure is not None:
+            raise self._failure
 
     async def unless_failed(self, awaitable: Awaitable[T]) -> T:
         """Return the awaitable's result; raise the data plane's failure if that comes first."""
-        task = asyncio.ensure_future(awaitable)
+        awaited = asyncio.ensure_future(awaitable)
+        self._waiting.add(awaited)
         try:
-            either: list[asyncio.Future[Any]] = [task, self._failure]
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             self.check()
-            return task.result()
+            return await awaited
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                self.check()  # the failure has cancelled what was awaited
+            raise
         finally:
-            task.cancel()
+            self._waiting.discard(awaited)
+            awaited.cancel()
 
     def fail(self, error: Exception) -> None:
         """End every exchange in progress, and every later one, with this error."""
@@ -232,10 +238,11 @@ class DataPlane:
 
     def _set_failure(self, error: Exception) -> bool:
         """Record a failure; return whether it is the first."""
-        if self._failure.done():
+        if self._failure is not None:
             return False
-        self._failure.set_exception(error)
-        self._failure.exception()  # mark as retrieved, so that asyncio does not warn
+        self._failure = error
+        for awaited in self._waiting:
+            awaited.cancel()
         return True
 
     # --- neighbours that come and go
@@ -292,7 +299,7 @@ class DataPlane:
             if self.lanes.forget(neighbour):
                 plug.lane_ended(neighbour)
             return
-        if neighbour in known.lost or self._failure.done():
+        if neighbour in known.lost or self._failure is not None:
             return
         known.lose(neighbour)
         self.connections.drop_offers(neighbour)

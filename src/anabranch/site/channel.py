@@ -45,8 +45,23 @@ buffers has one plan, and fewer orders than that are in use at once."""
 LEASED_SHARE = 0.25
 """Of the bytes that may be under way, the share of exchanges that began under a lease. The
 scheduler grants the others the rest."""
+_LEAST_SOON_S, _MOST_SOON_S = 0.002, 0.010
 _CALLS = 8  # whose mean interval is told
 _REMEMBERED = 1024  # ended exchanges of a channel
+
+
+def soon_s(round_trip_s: float) -> float:
+    """Return how long a message to the scheduler may wait for the next one, if no caller waits.
+
+    So several small calls share one message. A longer wait would keep copies of results for longer.
+
+    Args:
+        round_trip_s: to the scheduler and back.
+
+    >>> soon_s(0.0002), soon_s(0.020), soon_s(0.100)
+    (0.002, 0.005, 0.01)
+    """
+    return min(_MOST_SOON_S, max(_LEAST_SOON_S, round_trip_s / 4))
 
 
 @dataclass(slots=True)

@@ -12,10 +12,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -40,10 +39,12 @@ from anabranch.net.messages import (
     Gathered,
     GatherFailed,
     Grant,
+    Holding,
     Interrupt,
     Lease,
     LeaseEnded,
     LeaseOver,
+    Message,
     Model,
     ModelDigest,
     NoMoreRounds,
@@ -62,8 +63,10 @@ from anabranch.plan import Plan
 from anabranch.site._call import Call, is_worth_a_copy, void
 from anabranch.site._exchanging import Exchanging
 from anabranch.site._following import FollowedCall, Following
-from anabranch.site.channel import Channel, Channels, Gathering, RequestedExchange
+from anabranch.site.channel import Channel, Channels, Gathering, RequestedExchange, soon_s
 from anabranch.site.control import Control, RoundsOver
+
+T = TypeVar("T")
 
 _ELEMENT_BYTES = 4
 _ROUND_TRIPS = 8  # the least of the latest counts: a grant may wait for a plan, or for other sites
@@ -134,7 +137,9 @@ class _Underway:
     """An exchange in progress here, and its latest report."""
 
     channel: int
-    number: int
+    grant: Grant
+    call: Call
+    terms: Terms
     began_s: float
     window: int  # chunks in progress at once, if dispatched during the exchange; else 0
     more: Terms | None  # the terms of a probable next exchange
@@ -243,6 +248,9 @@ class Collectives:
         """Seconds to the scheduler and back."""
         return min(self._round_trips_s, default=0.0)
 
+    def _is_worth_a_copy(self, terms: Terms) -> bool:
+        return is_worth_a_copy(_ELEMENT_BYTES * terms.elements, self._round_trip_s)
+
     @property
     def plan(self) -> Plan:
         """The present plan of all sites."""
@@ -301,7 +309,8 @@ class Collectives:
             self._scheduler.post(ModelDigest(channel, number, model))
         # Members' models are compared, and unusable values refused, before an exchange begins.
         leases = model is None and not unfit
-        number = self._ask_for_next(channel, terms, calls=calls, leases=leases)
+        is_urgent = calls or not (returns_early and self._is_worth_a_copy(terms))
+        number = self._ask_for_next(channel, terms, False, calls, leases, is_urgent)
         if unfit:
             self._refuse(channel, number, unfit)
         self._gets_state |= self._site in terms.receivers
@@ -377,6 +386,7 @@ class Collectives:
         follows: bool = False,
         calls: bool = False,
         leases: bool = False,
+        is_urgent: bool = True,
     ) -> int:
         """Request the next exchange, and return its number.
 
@@ -386,6 +396,7 @@ class Collectives:
             channel, terms, calls: see ``exchange``.
             follows: whether the call is made in the program's place.
             leases: whether it may begin under a lease, without a grant.
+            is_urgent: whether the request leaves at once even if it begins under a lease.
         """
         state, signature = self._channels[channel], signature_of(terms)
         leased = self._under_lease(state, terms) if leases and state.over is None else None
@@ -406,7 +417,11 @@ class Collectives:
         else:  # only a call that is sent to the scheduler takes requests ahead back
             self._take_back_all_but(state)
             asks = channel, state.number, signature, calls, asked.attempt
-            self._scheduler.post(ExchangeRequest(*asks, is_leased=leased is not None))
+            request = ExchangeRequest(*asks, is_leased=leased is not None)
+            if leased is None or is_urgent:
+                self._scheduler.post(request)
+            else:
+                self._post_soon(request)
             if leased is not None:
                 asked.granted.set_result(leased)
         return state.number
@@ -458,12 +473,13 @@ class Collectives:
         if number in state.failed:
             self._leased.pop(grant.exchange, None)
             raise ExchangeError(state.failed.pop(number))
-        exchange = grant.exchange
         is_watched = more or grant.trees is not None
         keeps_own = grant.settles and self._retries and terms.op != Op.COPY
+        returns_early = returns_early and grant.settles and not keeps_own
+        returns_early = returns_early and self._is_worth_a_copy(terms)
         call = Call(
             self._exchanging,
-            self._scheduler.say,
+            self._say_early if returns_early else self._scheduler.say,
             grant,
             asked.place,
             buffer,
@@ -476,64 +492,69 @@ class Collectives:
         )
         if grant.settles:  # in the step in which the request ends, so that no message is missed
             state.calls[number] = call
-        window = len(grant.trees or ())
-        self._underway[exchange] = _Underway(
-            channel, number, began_s, window, terms if more else None
-        )
-        size_bytes = terms.wire.item_bytes * buffer.elements
-        done = Round(number, grant.version, 0.0, None, None, channel, size_bytes)
-        ending = self._until_ended(state, call, grant, plan, done, began_s)
-        returns_early = returns_early and grant.settles and not keeps_own
-        if returns_early and is_worth_a_copy(_ELEMENT_BYTES * buffer.elements, self._round_trip_s):
-            done = await self._until_here(state, call, grant, ending, done, began_s)
-        else:
-            done = await ending
+        window, hint = len(grant.trees or ()), terms if more else None
+        underway = _Underway(channel, grant, call, terms, began_s, window, hint)
+        self._underway[grant.exchange] = underway
+        try:
+            is_held = await self._reported(call.until_held(plan))
+            returns_early = is_held and returns_early and await call.keeps_copy()
+        except BaseException:
+            self._forget(state, grant)
+            raise
+        if returns_early:
+            return self._returned_early(state, underway)
+        done = await self._until_settled(state, underway)
         if more and not done.is_last and state.number == number:
             self.ask_ahead(terms, channel)
         return done
 
-    async def _until_here(
-        self,
-        state: Channel,
-        call: Call,
-        grant: Grant,
-        ending: Coroutine[Any, Any, Round],
-        done: Round,
-        began_s: float,
-    ) -> Round:
-        """Run an exchange until its result is here; a task goes on until it is settled."""
-        settling = self._loop.create_task(ending)
-        try:
-            if not await call.returns_early(settling):
-                return await settling
-        except BaseException:
-            settling.cancel()
-            raise
-        if grant.why_last:
-            state.over = RoundsOver(grant.why_last)
-        done = _ended(done, call.latest, self._loop.time() - began_s)
+    def _returned_early(self, state: Channel, underway: _Underway) -> Round:
+        """Return the round of a result that is here; a task goes on until it is settled."""
+        seconds, why_last = self._loop.time() - underway.began_s, underway.grant.why_last
+        if why_last:
+            state.over = RoundsOver(why_last)
+        settling = self._loop.create_task(self._until_settled(state, underway, seconds))
         self._unsettled.add(settling)
-        settling.add_done_callback(partial(self._has_settled, done.seconds))
-        return replace(done, is_last=bool(grant.why_last), settlement=settling)
+        settling.add_done_callback(self._has_settled)
+        return _round(underway, seconds, is_last=bool(why_last), settlement=settling)
 
-    def _has_settled(self, seconds: float, settling: asyncio.Task[Round]) -> None:
+    def _has_settled(self, settling: asyncio.Task[Round]) -> None:
         self._unsettled.discard(settling)
         if settling.cancelled() or settling.exception() is not None:
             return  # the run has ended, and this site's next call tells why
         if not self._scheduler.is_over:
-            self.tell_ended(replace(settling.result(), seconds=seconds), None)
+            self._post_soon(self._told(settling.result(), None))
 
-    async def _until_ended(
-        self, state: Channel, call: Call, grant: Grant, plan: Plan, done: Round, began_s: float
+    async def _until_settled(
+        self, state: Channel, underway: _Underway, seconds: float | None = None
     ) -> Round:
-        """Run a granted exchange to its end."""
-        number = grant.number
-        settled: Settled | None = None
+        """Run an exchange, whose result may be here, to its end.
+
+        Args:
+            state: of its channel.
+            underway: the exchange.
+            seconds: from the request to the result, if it was returned then.
+        """
         try:
-            if grant.settles:
-                latest, settled = await call.until_settled(plan)
-            else:
-                latest = await call.until_here(plan)
+            settled = await self._reported(underway.call.until_settled())
+        finally:
+            self._forget(state, underway.grant)
+        if seconds is None:
+            seconds = self._loop.time() - underway.began_s
+        members: tuple[int, ...] = ()
+        contributions: tuple[Contribution, ...] = ()
+        why_last = underway.grant.why_last
+        if settled is not None:
+            members, contributions = settled.members, settled.contributions
+            why_last = settled.why_last
+        if why_last:
+            state.over = RoundsOver(why_last)
+        return _round(underway, seconds, members, contributions, bool(why_last))
+
+    async def _reported(self, running: Awaitable[T]) -> T:
+        """Await a part of a call; if it fails, tell the scheduler, or raise what that says."""
+        try:
+            return await running
         except (LinkError, PeerError, RunAborted) as error:
             raise await self._scheduler.verdict(error) from error
         except (NetError, RoundsOver):
@@ -542,22 +563,12 @@ class Collectives:
             if not self._scheduler.is_over:
                 self._scheduler.post(Failed(f"{type(error).__name__}: {error}"))
             raise
-        finally:
-            del self._underway[grant.exchange]
-            self._leased.pop(grant.exchange, None)
-            state.calls.pop(number, None)
-        why_last = grant.why_last if settled is None else settled.why_last
-        if why_last:
-            state.over = RoundsOver(why_last)
-        done = _ended(done, latest, self._loop.time() - began_s)
-        if settled is None:
-            return replace(done, is_last=bool(why_last))
-        return replace(
-            done,
-            members=settled.members,
-            contributions=settled.contributions,
-            is_last=bool(why_last),
-        )
+
+    def _forget(self, state: Channel, grant: Grant) -> None:
+        """Forget an exchange that has ended here."""
+        del self._underway[grant.exchange]
+        self._leased.pop(grant.exchange, None)
+        state.calls.pop(grant.number, None)
 
     def advanced(self, exchange: Exchange) -> None:
         """Report progress to the scheduler, and ask for the next exchange in time."""
@@ -571,7 +582,7 @@ class Collectives:
             self._scheduler.post(Progress(exchange.number, tuple(spread.held_by_tree)))
         if underway.more is not None and not self._scheduler.is_over:
             state = self._channels[underway.channel]
-            if underway.number < state.number or state.ahead is not None:
+            if underway.grant.number < state.number or state.ahead is not None:
                 return
             elapsed_s = self._loop.time() - underway.began_s
             if is_time_to_ask(elapsed_s, exchange.done_share, self._round_trip_s):
@@ -722,7 +733,10 @@ class Collectives:
 
     def tell_ended(self, done: Round, checksum: int | None) -> None:
         """Tell the scheduler that this site holds an exchange's result."""
-        ended = ExchangeEnded(
+        self._scheduler.say(self._told(done, checksum))
+
+    def _told(self, done: Round, checksum: int | None) -> ExchangeEnded:
+        return ExchangeEnded(
             done.channel,
             done.round,
             done.version,
@@ -733,7 +747,17 @@ class Collectives:
             self._round_trip_s,
             self._channels[done.channel].every_s,
         )
-        self._scheduler.say(ended)
+
+    def _post_soon(self, message: Message) -> None:
+        self._scheduler.post_soon(message, soon_s(self._round_trip_s))
+
+    def _say_early(self, holding: Message) -> None:
+        """Tell what is here of a result that is returned at once, unless it was interrupted."""
+        assert isinstance(holding, Holding)
+        if holding.generation or self._scheduler.is_over:
+            self._scheduler.say(holding)
+        else:
+            self._post_soon(holding)
 
     def _gather(
         self, channel: int, number: int, value: bytes, admits: bool, what: str = ""
@@ -882,7 +906,27 @@ class Collectives:
             future.set_result(message)
 
 
-def _ended(done: Round, latest: tuple[int, int | None] | None, seconds: float) -> Round:
-    """Return a round with the duration, and the chunk that was finished last here."""
-    tree, waited_for = (None, None) if latest is None else latest
-    return replace(done, seconds=seconds, tree=tree, waited_for=waited_for)
+def _round(
+    underway: _Underway,
+    seconds: float,
+    members: tuple[int, ...] = (),
+    contributions: tuple[Contribution, ...] = (),
+    is_last: bool = False,
+    settlement: asyncio.Future[Round] | None = None,
+) -> Round:
+    """Return the round of an exchange, with the chunk that was finished last here."""
+    grant, terms = underway.grant, underway.terms
+    tree, waited_for = underway.call.latest or (None, None)
+    return Round(
+        grant.number,
+        grant.version,
+        seconds,
+        tree,
+        waited_for,
+        underway.channel,
+        terms.wire.item_bytes * terms.elements,
+        members,
+        contributions,
+        is_last=is_last,
+        settlement=settlement,
+    )

@@ -182,6 +182,7 @@ class Control:
         self._patience_s = LEAST_PATIENCE_S  # from the scheduler's latest Patience
         self._least_patience_s = 0.0
         self._joins_until_s = -math.inf
+        self._flushing: asyncio.TimerHandle | None = None  # while a message waits for the next one
         self._resumed = asyncio.Event()
         self._reconnecting: asyncio.Task[None] | None = None  # while there is no connection
         self._closed = False
@@ -299,6 +300,18 @@ class Control:
         assert self._session is not None, "join() comes first"
         self._session.post(message)
 
+    def post_soon(self, message: Message, within_s: float) -> None:
+        """Send a message with the next one, or within some seconds; no caller awaits an answer."""
+        assert self._session is not None, "join() comes first"
+        self._session.post(message, with_next=True)
+        if self._flushing is None:
+            self._flushing = self._loop.call_later(within_s, self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = None
+        if self._session is not None:
+            self._session.flush()
+
     def say(self, message: Message) -> None:
         """Like ``post``, but raise the error that ended the run early, if there is one."""
         if self._aborted.done():
@@ -354,7 +367,10 @@ class Control:
         self._carrying.stop()
         if self._reconnecting is not None:
             self._reconnecting.cancel()
+        if self._flushing is not None:
+            self._flushing.cancel()
         if self._session is not None and self._session.connection is not None:
+            self._session.flush()
             self._session.tell()
             self._session.connection.close()
 

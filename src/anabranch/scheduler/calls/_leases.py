@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anabranch.plan import Plan
+from anabranch.site.channel import soon_s
 
 _MOST = 64  # exchanges of a lease
 _MOST_ROUND_TRIPS = 50  # between leased calls
@@ -154,8 +155,9 @@ class Leases:
 def lease_count(round_trip_s: float, every_s: float | None, under_way: int) -> int:
     """Return how many exchanges to lease, so that the next lease comes before this one is used up.
 
-    A lease is renewed when half of it is used, and that takes a round trip. It allows for twice the
-    calls of that time, which come sooner under a lease. Calls that are many round trips apart are
+    A lease is renewed when half of it is used, and that takes a round trip, after a request that
+    waits for the next message. It allows for twice the calls of that time, which come sooner under
+    a lease. Calls that are many round trips apart are
     not leased: that would save little, and a new plan would come later.
 
     Args:
@@ -164,11 +166,12 @@ def lease_count(round_trip_s: float, every_s: float | None, under_way: int) -> i
         under_way: how many are under way at once.
 
     >>> lease_count(0.060, 0.010, 1), lease_count(0.060, 1.0, 1), lease_count(0.060, 2.0, 10)
-    (25, 3, 21)
+    (29, 3, 21)
     >>> lease_count(0.060, 10.0, 1), lease_count(0.060, None, 1)
     (0, 0)
     """
     if every_s is None or not round_trip_s or every_s > _MOST_ROUND_TRIPS * round_trip_s:
         return 0
-    meanwhile = math.ceil(2 * round_trip_s / every_s) if every_s > 0 else 0
+    renewed_s = round_trip_s + soon_s(round_trip_s)
+    meanwhile = math.ceil(2 * renewed_s / every_s) if every_s > 0 else 0
     return min(_MOST, 2 * max(meanwhile, under_way) + 1)

@@ -1,0 +1,76 @@
+"""The thread of an event loop: what is submitted returns, fails or is cancelled as awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+
+import pytest
+
+from anabranch.group._thread import LoopThread
+
+
+@pytest.fixture
+def thread() -> Iterator[LoopThread]:
+    thread = LoopThread("test")
+    yield thread
+    thread.close()
+
+
+def test_a_result_and_an_error_come_back(thread: LoopThread) -> None:
+    async def works() -> int:
+        await asyncio.sleep(0)
+        return 7
+
+    async def fails() -> int:
+        raise ValueError("seven")
+
+    assert thread.submit(works()).result(timeout=10) == 7
+    with pytest.raises(ValueError, match="seven"):
+        thread.run(fails())
+
+
+def test_a_future_that_is_cancelled_cancels_what_runs(thread: LoopThread) -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    async def waits() -> None:
+        began.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.set()
+
+    future = thread.submit(waits())
+    assert began.wait(10)
+    assert future.cancel()
+    assert ended.wait(10)
+    with pytest.raises(CancelledError):
+        future.result()
+
+
+def test_what_is_cancelled_before_its_turn_never_begins(thread: LoopThread) -> None:
+    held, ran = threading.Event(), threading.Event()
+
+    async def holds() -> None:
+        held.wait(10)
+
+    async def never() -> None:
+        ran.set()
+
+    first = thread.submit(holds())
+    second = thread.submit(never())
+    assert second.cancel()
+    held.set()
+    first.result(timeout=10)
+    assert thread.submit(asyncio.sleep(0, "after")).result(timeout=10) == "after"
+    assert not ran.is_set()
+
+
+def test_the_end_of_the_loop_cancels_what_runs() -> None:
+    thread = LoopThread("test")
+    future = thread.submit(asyncio.sleep(3600))
+    thread.close()
+    with pytest.raises(CancelledError):
+        future.result(timeout=10)
