@@ -1,0 +1,65 @@
+"""The switch interval is short while a call is under way, and the program's own otherwise."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import anabranch
+from anabranch.group._switching import _SHORT_S, _Switching
+
+
+@pytest.fixture(autouse=True)
+def put_back() -> Iterator[None]:
+    before_s = sys.getswitchinterval()
+    yield
+    sys.setswitchinterval(before_s)
+
+
+def test_the_interval_is_short_from_the_first_call_to_the_end_of_the_last() -> None:
+    switching = _Switching()
+    sys.setswitchinterval(0.004)
+    switching.begin()
+    switching.begin()
+    assert sys.getswitchinterval() == pytest.approx(_SHORT_S)
+    switching.end()
+    assert sys.getswitchinterval() == pytest.approx(_SHORT_S)
+    switching.end()
+    assert sys.getswitchinterval() == pytest.approx(0.004)
+
+
+@pytest.mark.parametrize("own_s", [0.00005, 0.002])
+def test_what_the_program_sets_meanwhile_stays_and_a_shorter_one_is_kept(own_s: float) -> None:
+    switching = _Switching()
+    if own_s < _SHORT_S:
+        sys.setswitchinterval(own_s)
+        switching.begin()
+        assert sys.getswitchinterval() == pytest.approx(own_s)
+    else:
+        switching.begin()
+        sys.setswitchinterval(own_s)
+    switching.end()
+    assert sys.getswitchinterval() == pytest.approx(own_s)
+
+
+def test_a_groups_calls_put_the_interval_back() -> None:
+    sys.setswitchinterval(0.004)
+    with anabranch.local(2) as groups:
+        handles = [group.all_reduce(np.ones(4, np.float32), async_op=True) for group in groups]
+        assert sys.getswitchinterval() == pytest.approx(_SHORT_S)
+        for handle in handles:
+            handle.wait()
+    assert sys.getswitchinterval() == pytest.approx(0.004)
+
+
+def test_the_interval_does_not_drift() -> None:
+    switching = _Switching()
+    for microseconds in range(1, 1000):
+        sys.setswitchinterval(microseconds * 1e-6 + 1e-7)
+        before_s = sys.getswitchinterval()
+        switching.begin()
+        switching.end()
+        assert sys.getswitchinterval() == before_s
