@@ -704,12 +704,12 @@ def test_an_exception_at_one_site_ends_a_group_that_is_told_so_and_is_named_to_t
 def test_what_goes_wrong_inside_one_site_ends_its_part_and_the_group_as_it_is_told(
     on_error: Literal["lose", "abort"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    until_settled = Call.until_settled
+    until_held = Call.until_held
 
     async def is_broken_at_1(call: Call, *given: Any) -> Any:
         if call._exchanging.site == 1:
             raise ZeroDivisionError("as none has thought of")
-        return await until_settled(call, *given)
+        return await until_held(call, *given)
 
     def play(group: Group) -> str:
         try:
@@ -721,7 +721,7 @@ def test_what_goes_wrong_inside_one_site_ends_its_part_and_the_group_as_it_is_to
             return str(raised)
         return ""
 
-    monkeypatch.setattr(Call, "until_settled", is_broken_at_1)
+    monkeypatch.setattr(Call, "until_held", is_broken_at_1)
     service = anabranch.Service(_complete(SITES), awareness=None, on_error=on_error)
     with anabranch.local(service) as groups:
         said = at_each(groups, play)

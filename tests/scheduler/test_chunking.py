@@ -14,6 +14,7 @@ from anabranch.scheduler.chunking import (
     MOST_ELEMENTS,
     chunk_elements,
 )
+from anabranch.scheduler.deal import Adaptive
 
 from ..every import every
 
@@ -57,7 +58,7 @@ def test_fast_links_and_crowded_cores_make_larger_chunks() -> None:
     crowds = [elements(5e9, cores) for cores in (8.0, 2.0, 1.0, 0.5, 0.25)]
     assert crowds[0] == crowds[1]  # a site uses one core at most
     assert every(many <= few for many, few in pairwise(crowds))
-    assert elements(5e9, 0.5) == pytest.approx(2 * elements(5e9, 1.0), rel=0.01)
+    assert elements(8e9, 0.5) == pytest.approx(2 * elements(8e9, 1.0), rel=0.01)
 
 
 def test_sites_that_share_cores_are_counted_as_busy_as_they_are() -> None:
@@ -86,6 +87,31 @@ def test_slow_deep_trees_fill_quickly_and_shallow_ones_have_large_chunks() -> No
     assert chunk_elements(25_000_000, DEEP, INTERNET2, False) > 4 * filling_elements(
         25_000_000, True
     )
+
+
+def test_few_members_have_large_chunks_of_which_a_buffer_has_many() -> None:
+    def elements(size: int, sites: int) -> int:
+        names = tuple(Site(f"s{site}") for site in range(sites))
+        pairs = [(a, b) for a in range(sites) for b in range(sites) if a != b]
+        overlay = Overlay("all", names, tuple(Link(*pair, 1e8) for pair in pairs))
+        return chunk_elements(size, packed(overlay), overlay, True)
+
+    for sites in (2, 3):
+        assert elements(25_000_000, sites) == 250_000
+        assert elements(1 << 28, sites) == 1 << 18
+        assert elements(1 << 20, sites) == LEAST_CHUNK_ELEMENTS
+    assert elements(25_000_000, 4) < 100_000
+
+
+def test_between_two_members_all_chunks_are_dealt_at_once_unless_a_window_is_given() -> None:
+    overlay = pair(1e9)
+    plan = packed(overlay)
+    for window in (None, 7):
+        dealt = Adaptive(window=window).dispatching(lambda: overlay, 0.0)(
+            plan, 1 << 24, 1 << 16, 0.1
+        )
+        assert dealt == (dealt[0], window or dealt[0])
+    assert dealt[0] > 256
 
 
 def test_a_member_alone_moves_nothing() -> None:

@@ -18,8 +18,11 @@ MESSAGE_S = 100e-6
 """The cost for a site to receive a chunk and send it on, whatever its size, seconds of a core.
 ``benchmarks/message_cost.py`` measured 96 to 100 us where 25 sites share two cores, and 130 to 139
 where nine do. A constant, so that reruns cut the same chunks."""
+_FEW = 3  # members, among which each tree is shallow
 _HANDLING_SHARE = 0.25  # of a core that a site may spend on handling messages
-_LEAST_A_TREE = 8  # chunks
+# Where trees are shallow: the most elements of a chunk, and the least chunks of a buffer.
+_SHALLOW_ELEMENTS, _SHALLOW_CHUNKS = 1 << 18, 100
+_LEAST_A_TREE = 8  # chunks of each tree
 _ELEMENT_BITS = 32.0
 _LARGE_ELEMENTS = 1 << 26  # assumed for a buffer of unknown size
 
@@ -72,7 +75,8 @@ def chunk_elements(
 
     Chunks are small, so that trees fill quickly. They are large enough that the busiest site spends
     at most a quarter of a core on handling messages, and all sites together a quarter of the cores
-    they share. In any case each tree has a few chunks.
+    they share. Among few members trees are shallow, and fill quickly with larger chunks. In any
+    case each tree has a few chunks.
 
     Args:
         elements: of the buffer.
@@ -89,5 +93,7 @@ def chunk_elements(
     core_bps = steady_rate_bps(plan, overlay) * max(max(moved), sum(moved) / cores)
     handling = MESSAGE_S * core_bps / (_ELEMENT_BITS * _HANDLING_SHARE)
     most = elements // (_LEAST_A_TREE * len(plan.trees))
+    if len(plan.members) <= _FEW:
+        handling = max(handling, min(elements // _SHALLOW_CHUNKS, _SHALLOW_ELEMENTS))
     handling = min(handling, most, MOST_ELEMENTS)
     return max(filling_elements(elements, deep), math.ceil(handling), 1)

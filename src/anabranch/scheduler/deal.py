@@ -30,6 +30,9 @@ class ByShare(Table, frozen=True, kw_only=True, tag_field="kind", tag="by-share"
 class Adaptive(Table, frozen=True, kw_only=True, tag_field="kind", tag="adaptive"):
     """Give the next chunk to the tree that ended one, during the round.
 
+    Between two members all trees use the same links, and none can be faster than another. So all
+    chunks are dealt when the round begins there, unless a window is given.
+
     Args:
         window: the most chunks under way; None for the number that the plan needs.
     """
@@ -49,6 +52,8 @@ class Adaptive(Table, frozen=True, kw_only=True, tag_field="kind", tag="adaptive
             plan: Plan, elements: int, chunk_elements: int, told_s: float
         ) -> tuple[int, int]:
             chunks = len(plans.cut(plan, elements, chunk_elements))
+            if self.window is None and len(plan.members) == 2:
+                return chunks, chunks
             window = self.window or needed_window(
                 plan,
                 believed(),

@@ -1,0 +1,200 @@
+"""What a byte costs over emulated links, ours beside gloo's: seconds, and CPU seconds a gigabyte.
+
+    sudo chrt -r 10 python benchmarks/wire_cost.py                       # all cases: ten minutes
+    sudo python benchmarks/wire_cost.py --only "2 sites, 1 Gbit/s" --dry
+
+A process a site, each in a network namespace, joins both groups; rounds of ours and of gloo take
+turns. Links between all sites have the rate both ways, and no latency. The limit is that of packed
+trees on these links. CPU seconds are those of all sites, and of our scheduler; bytes are those that
+cross a link, of which ring and trees have as many: 2 (sites - 1) buffers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import common
+from anabranch.overlay import Link, Overlay, Site
+from anabranch.plan import limit_rate_bps
+from anabranch_lab.emulate import emulated
+from group import schedule
+
+SYSTEMS = "gloo", "anabranch"
+CASES = {
+    f"{sites} sites, {gbps:g} Gbit/s": (sites, gbps)
+    for sites, gbps in ((2, 1.0), (3, 1.0), (3, 2.5), (3, 5.0))
+}
+
+
+def overlay_of(case: str) -> Overlay:
+    sites, gbps = CASES[case]
+    links = [
+        Link(source, target, gbps * 1e9)
+        for source in range(sites)
+        for target in range(sites)
+        if source != target
+    ]
+    return Overlay(case, tuple(Site(f"site{index}") for index in range(sites)), tuple(links))
+
+
+def take_part(options: argparse.Namespace) -> None:
+    """Exchange by both systems in turn, and print the seconds and CPU seconds of each round."""
+    import torch
+    import torch.distributed as dist
+
+    import anabranch
+
+    torch.set_num_threads(1)
+    with anabranch.join(options.scheduler, options.name, host=options.host, insecure=True) as group:
+        os.environ |= {"RANK": str(group.rank), "WORLD_SIZE": str(group.size)}
+        dist.init_process_group("gloo")
+        systems: dict[str, Callable[[torch.Tensor], object]] = {
+            "gloo": dist.all_reduce,
+            "anabranch": partial(group.all_reduce, op="sum"),
+        }
+        tensor = torch.empty(options.elements)
+        seconds: dict[str, list[float]] = {system: [] for system in SYSTEMS}
+        cpu_s: dict[str, list[float]] = {system: [] for system in SYSTEMS}
+        for number in range(options.rounds + 2):
+            if number == 2 and group.rank == 0:
+                print("measured from here", flush=True)
+            for system, all_reduce in systems.items():
+                tensor.fill_(float(group.rank))
+                dist.barrier()
+                began_s, began_cpu_s = time.perf_counter(), time.process_time()
+                all_reduce(tensor)
+                took_s, took_cpu_s = (
+                    time.perf_counter() - began_s,
+                    time.process_time() - began_cpu_s,
+                )
+                assert bool((tensor == group.size * (group.size - 1) / 2).all())
+                dist.barrier()
+                if number > 1:  # the first rounds open connections, and get a lease
+                    seconds[system].append(took_s)
+                    cpu_s[system].append(took_cpu_s)
+        print(json.dumps([seconds, cpu_s]), flush=True)
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def cpu_s_of(process: subprocess.Popen[str]) -> float:
+    """Return the CPU seconds that a living process has used so far."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def compare(case: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the figures of both systems; a round lasts until its last site has the result."""
+    overlay = overlay_of(case)
+    sites, gbps = CASES[case]
+    # A round takes about as long at each rate.
+    elements = int(options.seconds * gbps * 1e9 / 32)
+    environment = {
+        **os.environ,
+        "ANABRANCH_TOKEN": secrets.token_hex(8),
+        "OMP_NUM_THREADS": "1",
+        "MASTER_PORT": "29555",
+    }
+    with ExitStack() as stack:
+        wan = stack.enter_context(emulated(overlay, seed=0))
+        wan.begin()
+        environment |= {
+            "GLOO_SOCKET_IFNAME": wan.interface,
+            "MASTER_ADDR": wan.control_addresses[0],
+        }
+        processes: list[subprocess.Popen[str]] = []
+
+        def start(at: int | None, *command: str) -> subprocess.Popen[str]:
+            process = subprocess.Popen(
+                [*wan.inside(at), sys.executable, *command],
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment,
+            )
+            processes.append(process)
+            return process
+
+        try:
+            scheduler = start(None, __file__, "--serve", wan.control_address, "--only", case)
+            assert scheduler.stdout is not None
+            address = scheduler.stdout.readline().strip()
+            running = [
+                start(
+                    *(index, __file__, "--site", "--name", site.name, "--scheduler", address),
+                    *("--host", wan.addresses[index], "--elements", str(elements)),
+                    *("--rounds", str(options.rounds)),
+                )
+                for index, site in enumerate(overlay.sites)
+            ]
+            assert running[0].stdout is not None
+            assert running[0].stdout.readline().startswith("measured")
+            before_s = cpu_s_of(scheduler)
+            answers = [json.loads(running[0].stdout.readline())]
+            scheduler_cpu_s = cpu_s_of(scheduler) - before_s
+            answers += [json.loads(each.communicate()[0].splitlines()[-1]) for each in running[1:]]
+            running[0].wait()
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+    limit_s = 32 * elements / limit_rate_bps(overlay)
+    gigabytes = 2 * (sites - 1) * 4 * elements / 1e9
+    row: dict[str, Any] = {"elements": elements, "limit_s": limit_s}
+    for system in SYSTEMS:
+        rounds_s = [max(each) for each in zip(*(own[0][system] for own in answers), strict=True)]
+        used_s = [sum(each) for each in zip(*(own[1][system] for own in answers), strict=True)]
+        if system == "anabranch":
+            used_s = [each + scheduler_cpu_s / options.rounds for each in used_s]
+        row[system] = {
+            "seconds": common.spread(rounds_s),
+            "share_of_limit": limit_s / median(rounds_s),
+            "cpu_s_a_gigabyte": common.spread([each / gigabytes for each in used_s]),
+        }
+        print(
+            f"{case}, {system}: {median(rounds_s):.3f} s, {limit_s / median(rounds_s):.2f} of the "
+            f"limit, {median(used_s) / gigabytes:.2f} CPU s/GB",
+            flush=True,
+        )
+    row["scheduler_cpu_s_a_gigabyte"] = scheduler_cpu_s / options.rounds / gigabytes
+    print(f"{case}: the scheduler {row['scheduler_cpu_s_a_gigabyte']:.2f} CPU s/GB", flush=True)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=0.8, help="of a link's rate in a buffer")
+    parser.add_argument("--only", choices=[*CASES], help="one case; else all")
+    parser.add_argument("--dry", action="store_true", help="write no file")
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument("--site", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--name", help=argparse.SUPPRESS)
+    parser.add_argument("--scheduler", help=argparse.SUPPRESS)
+    parser.add_argument("--host", help=argparse.SUPPRESS)
+    parser.add_argument("--elements", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        schedule(options.serve, overlay_of(options.only))
+        return
+    if options.site:
+        take_part(options)
+        return
+    rows = {case: compare(case, options) for case in ([options.only] if options.only else CASES)}
+    if not options.dry:
+        common.write("wire_cost", seed=0, rounds=options.rounds, cases=rows)
+
+
+if __name__ == "__main__":
+    main()
