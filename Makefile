@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 SOURCES := src papers tests benchmarks examples docs/*.py
 
-.PHONY: demo test test-slow test-flower check lint format pages claims docs dist clean
+.PHONY: demo test test-slow test-long test-flower check lint format pages claims docs dist clean
 
 demo: $(VENV)/ready  ## nine sites of this machine train one model over three routes; a table and a report
 	$(BIN)/anabranch demo
@@ -15,7 +15,10 @@ test: $(VENV)/ready  ## the fast tests, doctests and examples; warnings are erro
 	$(BIN)/pytest -n 3 --dist loadgroup -m "not slow"
 
 test-slow: $(VENV)/ready  ## real processes, emulated links (root only), every order
-	$(BIN)/pytest -n 3 --dist loadgroup -m slow
+	$(BIN)/pytest -n 3 --dist loadgroup -m "slow and not long"
+
+test-long: $(VENV)/ready  ## other projects' programs and whole deployments; before a release
+	$(BIN)/pytest -n 3 --dist loadgroup -m long
 
 # flwr holds some packages lower than constraints.txt, thus an environment of its own.
 test-flower: $(VENV)-flower/ready  ## the strategies for Flower, in its two runtimes; not in `make check`

@@ -27,7 +27,6 @@ from anabranch_lab.run.simulate import simulate
 from anabranch_lab.sim.loop import VirtualLoop, run_virtually
 
 ELEMENTS = 61_100_840
-CLIENTS = 1000
 # A small convolutional network of federated learning, in chunks of a million elements.
 CLIENT_ELEMENTS = 1_700_000
 
@@ -104,17 +103,27 @@ def fifty_capped() -> Figures:
     return rounds(capped, 'kind = "fapt", roots = 10', ELEMENTS, 1 << 18, 3)
 
 
-def thousand_clients() -> Figures:
-    """One round of 1,000 clients with one server, whose port they share."""
+def clients(count: int) -> Figures:
+    """Return the figures of one round of clients with one server."""
     generator = random.Random(0)
     sites = [Site("server", uplink_bps=10e9, downlink_bps=10e9)]
     links = []
-    for client in range(1, CLIENTS + 1):
+    for client in range(1, count + 1):
         sites.append(Site(f"client{client}"))
         rate_bps = generator.uniform(20e6, 100e6)
         links += [Link(client, 0, rate_bps, 0.02), Link(0, client, rate_bps, 0.02)]
     overlay = Overlay("clients", tuple(sites), tuple(links))
     return rounds(overlay, 'kind = "star", hub = "server"', CLIENT_ELEMENTS, 1_000_000, 1)
+
+
+def thousand_clients() -> Figures:
+    """One round of 1,000 clients with one server, whose port they share."""
+    return clients(1000)
+
+
+def three_thousand_clients() -> Figures:
+    """The same with 3,000 clients."""
+    return clients(3000)
 
 
 CASES: dict[str, Callable[[], Figures]] = {
@@ -126,6 +135,7 @@ CASES: dict[str, Callable[[], Figures]] = {
         fifty_complete,
         fifty_capped,
         thousand_clients,
+        three_thousand_clients,
     )
 }
 

@@ -298,7 +298,9 @@ with anabranch.join() as group:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("program", ["train.py", "local steps"])
+@pytest.mark.parametrize(
+    "program", ["train.py", pytest.param("local steps", marks=pytest.mark.long)]
+)
 def test_a_site_and_the_scheduler_that_are_killed_are_started_again_and_go_on(
     program: str, supervisor: Supervisor, tmp_path: Path
 ) -> None:
@@ -397,6 +399,7 @@ for task in "${tasks[@]}"; do wait "$task" || exit 1; done
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_slurm_trains_with_two_ranks_a_site_and_a_rank_and_the_scheduler_are_started_again(
     supervisor: Supervisor, tmp_path: Path
@@ -526,6 +529,7 @@ def expand(text: str, environment: Mapping[str, str]) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_site_s_pod_and_the_scheduler_s_are_ended_and_others_take_their_places(
     supervisor: Supervisor, tmp_path: Path

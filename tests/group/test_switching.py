@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import anabranch
-from anabranch.group._switching import _SHORT_S, _Switching
+from anabranch.group._thread import _SHORT_S, _Switching
 
 
 @pytest.fixture(autouse=True)

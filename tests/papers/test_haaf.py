@@ -90,6 +90,7 @@ def test_a_run_to_the_end_has_as_many_batches_at_any_scheme() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_figures_that_share_runs_say_the_same_together_and_alone(tmp_path: Path):
     """A run that one of them has made must have kept what the next one needs."""
     names = ["haaf/fig10", "haaf/fig11"]

@@ -26,6 +26,7 @@ TRIANGLE = Overlay(
 
 
 @emulates
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_hugging_face_model_trains_over_three_machines() -> None:
     pytest.importorskip("transformers", reason="needs pip install 'anabranch[text]'")

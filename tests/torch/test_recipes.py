@@ -32,7 +32,8 @@ def test_every_recipe_has_a_test_and_a_line_in_the_list() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *(name for name in EXTRAS if name != "trainer_bert"),
+        "accelerate_digits",
+        pytest.param("lightning_digits", marks=pytest.mark.long),
         pytest.param(
             "trainer_bert",
             marks=pytest.mark.skipif(

@@ -23,6 +23,7 @@ SHARDS = 2  # each imports PyTorch and its tests anew
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_distributed_tests_of_pytorch_pass(shard):

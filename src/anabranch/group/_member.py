@@ -21,8 +21,7 @@ from anabranch.exchange.reduction import weight_of
 from anabranch.group import _exit
 from anabranch.group._packed import count_of, number_of
 from anabranch.group._served_memory import ServedMemory
-from anabranch.group._switching import switching
-from anabranch.group._thread import LoopThread
+from anabranch.group._thread import LoopThread, switching
 from anabranch.group._whole import Whole
 from anabranch.group.async_group import AsyncGroup, Callbacks, Door, Ports, join
 from anabranch.net.errors import PeerError, RunAborted
@@ -189,12 +188,9 @@ class Member:
         switching.begin()
         future = self.thread.submit(_ending(call))
         self._under_way.add(future)
-        future.add_done_callback(self._has_ended)
+        future.add_done_callback(self._under_way.discard)
+        future.add_done_callback(lambda _: switching.end())
         return future
-
-    def _has_ended(self, future: Future[Any]) -> None:
-        switching.end()
-        self._under_way.discard(future)
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Run a call in the loop, and wait for its end."""
