@@ -82,12 +82,12 @@ def measure(group: Group, gloo_port: int, blocks: int, calls: int) -> Figures:
     return figures
 
 
-def compare(sites: int, blocks: int, calls: int) -> dict[str, Any]:
+def compare(sites: int, blocks: int, calls: int) -> list[dict[str, Any]]:
     """Return the figures of both systems; a block lasts until its last process has the result."""
     # No link is shaped here, so the plan is made for equal ones.
     overlay = random_complete(sites, 0, low_bps=1e10, high_bps=1e10, latency_s=0.0, loss=0.0)
     answers = spawn(measure, Service(overlay, awareness=None), [free_port(), blocks, calls])
-    row: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
     for case in answers[0]:
         slowest = {
             system: [
@@ -96,16 +96,14 @@ def compare(sites: int, blocks: int, calls: int) -> dict[str, Any]:
             for system in SYSTEMS
         }
         ratio = median(g / a for g, a in zip(*(slowest[each] for each in SYSTEMS), strict=True))
-        row[case] = {
-            **{
-                f"{system}_ms": common.spread([1e3 * each for each in slowest[system]])
-                for system in SYSTEMS
-            },
-            "gloo_over_anabranch": ratio,
+        row = {
+            f"{system}_ms": common.spread([1e3 * each for each in slowest[system]])
+            for system in SYSTEMS
         }
+        rows.append({"sites": sites, "calls": case, **row, "gloo_over_anabranch": ratio})
         said = ", ".join(f"{each} {1e3 * median(slowest[each]):.2f} ms" for each in SYSTEMS)
         print(f"{sites} sites, {case}: {said}, gloo/anabranch {ratio:.2f}", flush=True)
-    return row
+    return rows
 
 
 def main() -> None:
@@ -115,10 +113,10 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=200, help="in a block, one after another")
     parser.add_argument("--dry", action="store_true", help="write no file")
     options = parser.parse_args()
-    rows = {str(sites): compare(sites, options.blocks, options.calls) for sites in options.sites}
+    rows = [row for sites in options.sites for row in compare(sites, options.blocks, options.calls)]
     if not options.dry:
         blocks, calls = options.blocks, options.calls
-        common.write("small_calls", seed=0, blocks=blocks, calls=calls, sites=rows)
+        common.write("small_calls", seed=0, blocks=blocks, calls=calls, rows=rows)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ ended after half an hour: a hang.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from pathlib import Path
@@ -25,7 +24,6 @@ from tests.torch.ranks import run_ranks
 
 FAR = 1e-6
 LIMIT_S = 1800.0
-SWITCH_INTERVAL_S = 0.0005
 HSDP = {"HSDP of two meshes": False, "HSDP by a hook": True}
 
 
@@ -34,7 +32,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--steps", type=int, default=200)
     options = parser.parse_args()
-    os.environ["ANABRANCH_SWITCH_INTERVAL_S"] = str(SWITCH_INTERVAL_S)
     steps = options.steps
     wanted = {way: parity.alone(way, 3, steps) for way in parity.WAYS}
     of_four = parity.alone("default", 4, steps)

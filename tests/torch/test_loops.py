@@ -24,7 +24,6 @@ def found() -> Found:
         loops.RANKS,
         [*loops.WRAPPERS],
         [*loops.LOOPS],
-        environment={"ANABRANCH_SWITCH_INTERVAL_S": "0.0005"},  # beside a busy thread
     )
 
 

@@ -46,7 +46,6 @@ from tests.torch.ranks import run_ranks
 RANKS, STEPS = 3, 8
 TOKEN = "0123456789abcdef"
 WAYS = ["small buckets", "unused parameters", "no_sync"]
-BESIDE_A_BUSY_THREAD = {"ANABRANCH_SWITCH_INTERVAL_S": "0.0005"}
 
 
 def collectives() -> list[str]:
@@ -226,7 +225,7 @@ def everything() -> tuple[list[str], dict[str, torch.Tensor]]:
 @pytest.mark.slow
 @pytest.mark.xdist_group("ranks")
 def test_collectives_are_right_and_ddp_makes_the_model_of_one_process():
-    found = run_ranks(everything, RANKS, environment=BESIDE_A_BUSY_THREAD)
+    found = run_ranks(everything, RANKS)
     assert [wrong for wrong, _ in found] == [[]] * RANKS
     for way in WAYS:
         models = [each[way] for _, each in found]
@@ -294,7 +293,7 @@ def test_models_are_restored_from_the_first_rank_and_saved_meanwhile(tmp_path):
 def test_hsdp_of_two_sites_makes_the_model_of_one_process():
     if "backend_override" not in inspect.signature(init_device_mesh).parameters:
         pytest.skip(f"torch {torch.__version__} has meshes of one backend alone")
-    found = run_ranks(both_ways, 4, backend="gloo", environment=BESIDE_A_BUSY_THREAD)
+    found = run_ranks(both_ways, 4, backend="gloo")
     for models in zip(*found, strict=True):
         assert parity.compare([*models], parity.alone("default", 4, 4)) < 1e-6
 

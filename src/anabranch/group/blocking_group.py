@@ -48,7 +48,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
@@ -1124,7 +1123,6 @@ def join(
     tls: str | Path | None = None,
     insecure: bool = False,
     patience_s: float = 60.0,
-    switch_interval_s: float | None = None,
     on_nan: OnNan = "raise",
     on_unlike: OnUnlike = "raise",
 ) -> Group:
@@ -1156,9 +1154,6 @@ def join(
         insecure: permit addresses off this machine without TLS; or ``$ANABRANCH_INSECURE`` is 1.
         patience_s: how long to retry while no scheduler answers, since it may start later. After a
             few seconds, a warning of the logger ``anabranch`` says so.
-        switch_interval_s: the interpreter's interval between thread switches
-            (``sys.setswitchinterval``, for the whole process). While Python code computes without a
-            pause, each message may wait that long; the default is 5 ms.
         on_nan, on_unlike: attributes of the group, see :class:`Group`.
 
     Raises:
@@ -1184,8 +1179,6 @@ def join(
         tls=None if tls is None else str(tls),
         insecure=insecure,
     )
-    if switch_interval_s is not None:
-        sys.setswitchinterval(switch_interval_s)
     say = partial(_log.warning, "%s: %s", place.site)
     return join_at(
         place,

@@ -250,9 +250,10 @@ class Channels:
         if is_first and is_of_all:
             outcome.say += self.following.asked(site, message.number, signature)
         self._answering.answer(message.channel, answers, outcome)
-        if is_first and signature.source is None and not signature.receivers:
-            book.leases.note(signature.elements)
-        self._lease(message.channel, book, outcome)
+        if is_first:
+            if signature.source is None and not signature.receivers:
+                book.leases.note(signature.elements)
+            self._lease(message.channel, book, outcome)
         if message.calls:
             self._call(site, message, outcome)
         return outcome

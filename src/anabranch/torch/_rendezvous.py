@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import secrets
 import socket
@@ -67,8 +66,6 @@ class Options(BackendOptions):  # type: ignore[misc]
         tls: the folder of this rank's certificate and key, as ``anabranch certs`` makes it. The
             certificate names this rank's site. Rank 0's folder also has the scheduler's.
         insecure: permit addresses off this machine without TLS; ``1`` in the environment.
-        switch_interval_s: see :func:`anabranch.join`. Beside Python threads that compute without a
-            pause, 0.0005 makes small exchanges several times as fast.
 
     Raises:
         ValueError: a variable of the environment is invalid, or ``keep_plan`` comes without an
@@ -88,7 +85,6 @@ class Options(BackendOptions):  # type: ignore[misc]
         host: str | None = None,
         tls: str | None = None,
         insecure: bool | None = None,
-        switch_interval_s: float | None = None,
     ) -> None:
         super().__init__("anabranch", timedelta(minutes=30))
         self.overlay = _given("overlay", overlay)
@@ -105,16 +101,6 @@ class Options(BackendOptions):  # type: ignore[misc]
             raise ValueError(
                 "keep_plan keeps the plan of an overlay, and there is none; set $ANABRANCH_OVERLAY"
             )
-        interval = _given("switch_interval_s", None)
-        try:
-            given_s = None if interval is None else float(interval)
-        except ValueError:
-            raise ValueError(
-                f"$ANABRANCH_SWITCH_INTERVAL_S is {interval!r}, must be a number of seconds"
-            ) from None
-        if given_s is not None and not 0 < given_s < math.inf:
-            raise ValueError(f"$ANABRANCH_SWITCH_INTERVAL_S is {interval!r}, must be > 0")
-        self.switch_interval_s = given_s if switch_interval_s is None else switch_interval_s
 
 
 def _given(name: str, value: str | None) -> str | None:
@@ -285,8 +271,6 @@ def _join(
             tls=options.tls,
             insecure=options.insecure,
         )
-        if options.switch_interval_s is not None:
-            sys.setswitchinterval(options.switch_interval_s)
         # As over gloo, exchange NaN and infinities: a GradScaler looks for them at every rank.
         group = join_at(
             place,
