@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -39,6 +41,12 @@ class Counting:
         self._over = True
         self._thread.join()
 
+    def rate_a_s(self, meanwhile: Callable[[], object]) -> float:
+        """Return how much it counts a second while this thread does something."""
+        before, began_s = self.counted, time.perf_counter()
+        meanwhile()
+        return (self.counted - before) / (time.perf_counter() - began_s)
+
     def _count(self) -> None:
         while not self._over:
             self.counted += 1
@@ -46,7 +54,6 @@ class Counting:
 
 def calls_s(group: Group, buffer: Any, calls: int) -> float:
     """Return the seconds of some calls, one after another, at this site."""
-    group.barrier()
     began_s = time.perf_counter()
     for _ in range(calls):
         group.all_reduce(buffer)
@@ -56,21 +63,21 @@ def calls_s(group: Group, buffer: Any, calls: int) -> float:
 def measure(group: Group, turns: int) -> dict[str, Any]:
     """Return, by case, the seconds of a call alone and beside, and the thread's share."""
     found: dict[str, Any] = {}
-    with Counting() as counting:
-        time.sleep(1.0)
-        alone_a_s = counting.counted / 1.0
     for case, elements in CASES.items():
         buffer = np.ones(elements, np.float32)
         calls = 8 if elements > 1000 else 100
         rows: dict[str, list[float]] = {"alone_s": [], "beside_s": [], "thread_share": []}
         calls_s(group, buffer, calls)
         for _ in range(turns):
+            group.barrier()
             rows["alone_s"].append(calls_s(group, buffer, calls) / calls)
             with Counting() as counting:
-                time.sleep(0.05)
-                before = counting.counted
-                took_s = calls_s(group, buffer, calls)
-                rows["thread_share"].append((counting.counted - before) / took_s / alone_a_s)
+                alone_a_s = counting.rate_a_s(partial(time.sleep, 0.5))
+                group.barrier()
+                began_s = time.perf_counter()
+                beside_a_s = counting.rate_a_s(partial(calls_s, group, buffer, calls))
+                took_s = time.perf_counter() - began_s
+                rows["thread_share"].append(beside_a_s / alone_a_s)
                 rows["beside_s"].append(took_s / calls)
         found[case] = rows
     return found
