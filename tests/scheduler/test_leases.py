@@ -7,6 +7,7 @@ import math
 import pytest
 
 from anabranch.exchange.terms import Op
+from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import (
     AskAhead,
     ExchangeEnded,
@@ -108,6 +109,45 @@ def test_a_member_that_asks_gets_the_grant_that_the_lease_fixes() -> None:
     assert isinstance(grant, Grant)
     assert (grant.exchange, grant.version) == (lease.first_exchange, 1)
     assert grant.trees == lease.sizes[0].trees
+
+
+def test_an_end_that_is_told_with_what_is_held_counts_at_the_settlement() -> None:
+    channels = make()
+    ended = ExchangeEnded(0, 1, 1, 0.01, None, round_trip_s=0.06, every_s=0.01)
+    for site in SITES:
+        ask(channels, site, 1)
+    for site in SITES:
+        outcome = channels.hold(site, Holding(0, 1, 0, ((0, 100),), ended))
+        assert outcome.ended == ([(each, ended) for each in SITES] if site == 3 else [])
+        assert channels.all.held.numbers == [1]
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        ExchangeEnded(0, 1, 2, 0.01, None),  # another version
+        ExchangeEnded(0, 2, 1, 0.01, None),
+        ExchangeEnded(1, 1, 1, 0.01, None),
+    ],
+)
+def test_an_end_that_does_not_fit_what_is_held_is_its_senders_fault(ended: ExchangeEnded) -> None:
+    channels = make()
+    for site in SITES:
+        ask(channels, site, 1)
+    with pytest.raises(OutOfPlaceMessage, match="ends"):
+        channels.hold(2, Holding(0, 1, 0, ((0, 100),), ended))
+
+
+def test_an_end_that_was_told_before_a_loss_is_void() -> None:
+    channels = make()
+    ended = ExchangeEnded(0, 1, 1, 0.01, None)
+    for site in SITES:
+        ask(channels, site, 1)
+    channels.hold(0, Holding(0, 1, 0, ((0, 100),), ended))
+    channels.lose({3}, SECOND)
+    said = [channels.hold(site, Holding(0, 1, 1, ((0, 100),))) for site in (0, 1, 2)]
+    said += [channels.hold(site, Holding(0, 1, 1, ((0, 100),))) for site in (0, 1, 2)]
+    assert not any(outcome.ended for outcome in said)
 
 
 def test_a_new_plan_is_for_the_numbers_after_the_lease() -> None:

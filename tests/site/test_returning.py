@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
@@ -12,7 +13,9 @@ from anabranch.exchange.arithmetic import Flat
 from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.group._present import Present
 from anabranch.group._thread import LoopThread
+from anabranch.log import events
 from anabranch.net.errors import RunAborted
+from anabranch.net.messages import AnyMessage, ExchangeEnded, Holding
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan
 from anabranch.scheduler.losses import Repairs
@@ -104,6 +107,46 @@ async def hand_on(wire: Wire) -> None:
     assert settled.members == other.members == (0, 1)
     assert [each.sites for each in settled.contributions] == [(0, 1, 2)]
     assert np.isnan(buffers[0]).all()
+
+
+def ends_heard(cluster: Cluster) -> Counter[str]:
+    """Count, from now on, how the scheduler hears of the ends of exchanges."""
+    heard: Counter[str] = Counter()
+    hear = cluster.scheduler._hear
+
+    def count(site: int, message: AnyMessage) -> None:
+        heard["alone"] += isinstance(message, ExchangeEnded)
+        heard["with what is held"] += isinstance(message, Holding) and message.ended is not None
+        hear(site, message)
+
+    cluster.scheduler._hear = count  # type: ignore[method-assign]
+    return heard
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_the_end_of_a_call_that_returned_early_is_told_once(is_lost: bool) -> None:
+    virtually(lambda: tell_ends(is_lost))()
+
+
+async def tell_ends(is_lost: bool) -> None:
+    network, cluster = await begin(slow=(2, 1) if is_lost else None)
+    heard = ends_heard(cluster)
+    buffers = [powers(site, 6000) for site in range(3)]
+    calls = [asyncio.create_task(mean(*each)) for each in zip(cluster.agents, buffers, strict=True)]
+    if is_lost:
+        await calls[0]
+        network.kill(2)
+        calls[2].cancel()
+    done = await asyncio.gather(*calls[: 2 if is_lost else 3])
+    for agent in cluster.agents[: len(done)]:
+        await agent._collectives.settled()
+    await asyncio.sleep(4 * _FAR_S)
+    # Site 0 had told its end before the loss, which made that void.
+    assert heard == (
+        {"with what is held": 1, "alone": 2} if is_lost else {"with what is held": 3, "alone": 0}
+    )
+    assert not cluster.scheduler.channels.all.held.numbers
+    assert len(cluster.witness.of(events.RoundDone)) == len(done)
 
 
 @virtually

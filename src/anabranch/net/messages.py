@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 35
+WIRE_VERSION = 36
 MOST_GATHERED_BYTES = 1 << 20
 """The largest value that a site may contribute to a gathering (:class:`Gather`)."""
 MOST_NAME_CHARACTERS = 200  # of a subgroup's name, and of a gathering's purpose
@@ -698,12 +698,16 @@ class Holding(Message, frozen=True):
     Attributes:
         channel, number, generation: as in :class:`Interrupt`; generation 0 before any.
         held: runs of elements ``[start, stop)``, rising.
+        ended: what the member has to tell once the result is settled, if its program has the result
+            already; it then sends no :class:`ExchangeEnded`. Void if a loss interrupts the
+            exchange.
     """
 
     channel: int
     number: int
     generation: int
     held: tuple[tuple[int, int], ...]
+    ended: ExchangeEnded | None = None
 
 
 class RepairPart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

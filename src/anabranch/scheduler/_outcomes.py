@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from anabranch.log import events
 from anabranch.net.errors import MalformedMessage
-from anabranch.net.messages import ExchangeEnded
+from anabranch.net.messages import ExchangeEnded, Holding
 from anabranch.scheduler._journal_keeper import JournalKeeper
 from anabranch.scheduler._patience import RoundTimes
 from anabranch.scheduler._planning import Planning
@@ -46,16 +46,8 @@ class Outcomes:
 
     def ended(self, site: int, message: ExchangeEnded) -> None:
         """Act on a site's message that it holds the result of an exchange."""
+        self._check_times(message)
         run = self._run
-        # After a restart, the time since the beginning comes from a clock that may have jumped.
-        longest_s = LONGEST_S if self._is_restart else run.since_start_s() + _SLACK_S
-        if not 0 <= message.seconds <= longest_s:
-            raise MalformedMessage(
-                f"an exchange that took {message.seconds:g} s, in a run of "
-                f"{run.since_start_s():.3g} s"
-            )
-        if not 0 <= message.round_trip_s <= longest_s:
-            raise MalformedMessage(f"a round trip of {message.round_trip_s:g} s")
         outcome = run.channels.ended(site, message)
         self._times.add((message.channel, message.number), message.seconds)
         run.tell_patience()
@@ -74,6 +66,23 @@ class Outcomes:
                 )
             )
         self.follow(outcome)
+
+    def _check_times(self, message: ExchangeEnded) -> None:
+        # After a restart, the time since the beginning comes from a clock that may have jumped.
+        since_s = self._run.since_start_s()
+        longest_s = LONGEST_S if self._is_restart else since_s + _SLACK_S
+        if not 0 <= message.seconds <= longest_s:
+            raise MalformedMessage(
+                f"an exchange that took {message.seconds:g} s, in a run of {since_s:.3g} s"
+            )
+        if not 0 <= message.round_trip_s <= longest_s:
+            raise MalformedMessage(f"a round trip of {message.round_trip_s:g} s")
+
+    def held(self, site: int, message: Holding) -> None:
+        """Act on a site's report of the elements that it holds."""
+        if message.ended is not None:
+            self._check_times(message.ended)
+        self.follow(self._run.channels.hold(site, message))
 
     def follow(self, outcome: Outcome) -> None:
         """Act on an outcome: write the journal, send its messages, log its events."""
@@ -108,6 +117,8 @@ class Outcomes:
                     interrupted=repaired.interrupted,
                 )
             )
+        for site, ended in outcome.ended:
+            self.ended(site, ended)
         for elements in run.channels.books.unplanned:
             self._planning.seek(elements, self.follow)
         if outcome.wrong:

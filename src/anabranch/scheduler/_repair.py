@@ -31,7 +31,7 @@ from collections.abc import Callable, Collection
 
 from anabranch.exchange import ranges
 from anabranch.exchange.ranges import Ranges
-from anabranch.net.messages import Contribution, RepairPart
+from anabranch.net.messages import Contribution, ExchangeEnded, RepairPart
 
 
 class Unsettled:
@@ -72,6 +72,7 @@ class Unsettled:
         self._all: Ranges = ((0, elements),)
         self._members = set(members)
         self._held: dict[int, Ranges] = {}  # by site, as reported in this generation
+        self.ended: dict[int, ExchangeEnded] = {}  # by site, if its program has the result already
         self._awaits_answers = False  # to the latest interruption
         whose = self._members - self.followers if self.sources is None else self.sources
         self.contributions: tuple[Contribution, ...] = (
@@ -111,7 +112,7 @@ class Unsettled:
         self._members = set(members)
         self.generation = self.latest_generation + 1
         self._awaits_answers = True
-        self._held = {}
+        self._held, self.ended = {}, {}
 
     def hear(self, site: int, generation: int, held: Ranges) -> bool:
         """Take a member's report of what it holds; return whether it is the last answer."""

@@ -442,7 +442,7 @@ class Scheduler:
             case ModelDigest() if run.started_s is not None:
                 self.channels.hear_model(site, message)
             case Holding():
-                self._outcomes.follow(self.channels.hold(site, message))
+                self._outcomes.held(site, message)
             case LeaseEnded():
                 self._outcomes.follow(self.channels.lease_ended(site, message.channel))
             case ExchangeEnded():

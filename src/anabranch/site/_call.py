@@ -231,6 +231,11 @@ class Call:
         self._held = ranges.union(self._held, part.ranges)
         return latest
 
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether a loss has interrupted it."""
+        return self._generation > 0
+
     # --- messages of the scheduler
 
     def interrupt(self, message: Interrupt) -> Holding:

@@ -14,9 +14,11 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import structs
 
 from anabranch import plan as plans
 from anabranch.exchange.arithmetic import Buffer, Flat, Floats
@@ -114,6 +116,7 @@ class Round:
         was_kept: whether this site followed when the others made this call: it has contributed
             nothing, and kept the result until its program made the call.
         is_last: whether this was the channel's last exchange.
+        is_told: whether the scheduler has been told of its end.
         settlement: of a result that was returned before it was settled: the round once every member
             holds the result, which names the members. None for a result that is settled.
     """
@@ -129,6 +132,7 @@ class Round:
     contributions: tuple[Contribution, ...] = ()
     was_kept: bool = False
     is_last: bool = False
+    is_told: bool = False
     settlement: asyncio.Future[Round] | None = field(default=None, repr=False, compare=False)
 
 
@@ -144,6 +148,7 @@ class _Underway:
     window: int  # chunks in progress at once, if dispatched during the exchange; else 0
     more: Terms | None  # the terms of a probable next exchange
     told: int = 0  # chunks finished here, as last reported
+    has_told_end: bool = False  # with what is held, in case no loss interrupts it
 
 
 def is_time_to_ask(elapsed_s: float, done_share: float, round_trip_s: float) -> bool:
@@ -479,7 +484,7 @@ class Collectives:
         returns_early = returns_early and self._is_worth_a_copy(terms)
         call = Call(
             self._exchanging,
-            self._say_early if returns_early else self._scheduler.say,
+            partial(self._say_early, grant.exchange) if returns_early else self._scheduler.say,
             grant,
             asked.place,
             buffer,
@@ -522,8 +527,9 @@ class Collectives:
         self._unsettled.discard(settling)
         if settling.cancelled() or settling.exception() is not None:
             return  # the run has ended, and this site's next call tells why
-        if not self._scheduler.is_over:
-            self._post_soon(self._told(settling.result(), None))
+        done = settling.result()
+        if not done.is_told and not self._scheduler.is_over:
+            self._post_soon(self._told(done, None))
 
     async def _until_settled(
         self, state: Channel, underway: _Underway, seconds: float | None = None
@@ -732,8 +738,9 @@ class Collectives:
     # --- to the scheduler
 
     def tell_ended(self, done: Round, checksum: int | None) -> None:
-        """Tell the scheduler that this site holds an exchange's result."""
-        self._scheduler.say(self._told(done, checksum))
+        """Tell the scheduler that this site holds an exchange's result, unless it has been told."""
+        if not done.is_told:
+            self._scheduler.say(self._told(done, checksum))
 
     def _told(self, done: Round, checksum: int | None) -> ExchangeEnded:
         return ExchangeEnded(
@@ -751,13 +758,16 @@ class Collectives:
     def _post_soon(self, message: Message) -> None:
         self._scheduler.post_soon(message, soon_s(self._round_trip_s))
 
-    def _say_early(self, holding: Message) -> None:
+    def _say_early(self, exchange: int, holding: Message) -> None:
         """Tell what is here of a result that is returned at once, unless it was interrupted."""
         assert isinstance(holding, Holding)
         if holding.generation or self._scheduler.is_over:
             self._scheduler.say(holding)
-        else:
-            self._post_soon(holding)
+            return
+        underway = self._underway[exchange]
+        underway.has_told_end = True
+        done = _round(underway, self._loop.time() - underway.began_s)
+        self._post_soon(structs.replace(holding, ended=self._told(done, None)))
 
     def _gather(
         self, channel: int, number: int, value: bytes, admits: bool, what: str = ""
@@ -928,5 +938,6 @@ def _round(
         members,
         contributions,
         is_last=is_last,
+        is_told=underway.has_told_end and not underway.call.was_interrupted,
         settlement=settlement,
     )

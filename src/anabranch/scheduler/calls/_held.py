@@ -194,16 +194,25 @@ class Held:
             OutOfPlaceMessage: the site was not granted that exchange, ran it under another plan
                 version, or has reported its end before.
         """
-        held = self._held.get(number)
-        if held is None or site not in held.granted or site in held.ended:
-            raise OutOfPlaceMessage(f"site {site} ends exchange {number}, which it is not in")
-        if version != held.plan.version and not held.is_restored:
-            raise OutOfPlaceMessage(f"site {site} ends exchange {number} under version {version}")
+        held = self.check_ends(site, number, version)
         held.ended[site] = checksum
         if len(held.ended) < len(members):
             return None
         self.drop(number)
         return _disagreement(number, held.ended)
+
+    def check_ends(self, site: int, number: int, version: int) -> HeldExchange:
+        """Return an exchange that a site ends.
+
+        Raises:
+            OutOfPlaceMessage: see ``ended``.
+        """
+        held = self._held.get(number)
+        if held is None or site not in held.granted or site in held.ended:
+            raise OutOfPlaceMessage(f"site {site} ends exchange {number}, which it is not in")
+        if version != held.plan.version and not held.is_restored:
+            raise OutOfPlaceMessage(f"site {site} ends exchange {number} under version {version}")
+        return held
 
 
 def _disagreement(number: int, votes: dict[int, int | None]) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from anabranch.net.messages import Message
+from anabranch.net.messages import ExchangeEnded, Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class Outcome:
 
     Attributes:
         repaired: interrupted exchanges that are settled now.
+        ended: what members had to tell at the settlement of an exchange.
         say: the messages to send, each with its site, in order.
         began: exchanges that begin.
         wrong: why the run must end; empty if it need not.
@@ -56,6 +57,7 @@ class Outcome:
     say: list[tuple[int, Message]] = field(default_factory=list)
     began: list[Began] = field(default_factory=list)
     repaired: list[Repaired] = field(default_factory=list)
+    ended: list[tuple[int, ExchangeEnded]] = field(default_factory=list)
     wrong: str = ""
     is_to_remember: bool = False
     over: str = ""

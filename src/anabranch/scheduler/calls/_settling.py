@@ -34,6 +34,7 @@ What must never happen:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from operator import itemgetter
 
 from anabranch import plan as plans
 from anabranch.exchange import ranges
@@ -190,14 +191,23 @@ class Settling:
         elements = unsettled.contributions[-1].stop
         if any(not 0 <= start < stop <= elements for start, stop in message.held):
             raise OutOfPlaceMessage(f"{self._name(site)} holds elements {message.held}")
+        if message.ended is not None and not unsettled.generation:
+            told = message.ended
+            if (told.channel, told.number) != key:
+                raise OutOfPlaceMessage(
+                    f"{self._name(site)} ends {told.number} where it holds {key}"
+                )
+            book.held.check_ends(site, told.number, told.version)
+            unsettled.ended[site] = told
         if unsettled.hear(site, message.generation, ranges.union(message.held)):
             return self._mend(book, message, unsettled, outcome)
         if unsettled.is_settled:
             del self._unsettled[key]
-            told = () if unsettled.is_whole else unsettled.contributions
-            self.incomplete += bool(told)
-            settled = Settled(*key, book.members, told, self._books.why_last(*key))
+            lacking = () if unsettled.is_whole else unsettled.contributions
+            self.incomplete += bool(lacking)
+            settled = Settled(*key, book.members, lacking, self._books.why_last(*key))
             outcome.say += [(member, settled) for member in book.members]
+            outcome.ended += sorted(unsettled.ended.items(), key=itemgetter(0))
             if unsettled.generation:
                 outcome.repaired.append(
                     Repaired(*key, book.members, *unsettled.repaired, unsettled.generation)
