@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -63,3 +64,27 @@ def test_the_interval_does_not_drift() -> None:
         switching.begin()
         switching.end()
         assert sys.getswitchinterval() == before_s
+
+
+FORKED = """
+import os, sys
+from anabranch.group._thread import switching
+sys.setswitchinterval(0.004)
+switching.begin()
+read, write = os.pipe()
+if not os.fork():
+    found = sys.getswitchinterval()
+    switching.begin()
+    switching.end()
+    os.write(write, f"{found:.4f} {sys.getswitchinterval():.4f}".encode())
+    os._exit(0)
+os.wait()
+print(os.read(read, 100).decode(), f"{sys.getswitchinterval():.4f}")
+"""
+
+
+def test_a_forked_process_has_the_programs_interval_and_no_calls() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["0.0040", "0.0040", "0.0002"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, wait
 
 import pytest
 
@@ -64,6 +64,7 @@ def test_what_is_cancelled_before_its_turn_never_begins(thread: LoopThread) -> N
     assert second.cancel()
     held.set()
     first.result(timeout=10)
+    assert second in wait([second], timeout=10).done
     assert thread.submit(asyncio.sleep(0, "after")).result(timeout=10) == "after"
     assert not ran.is_set()
 

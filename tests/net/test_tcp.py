@@ -27,7 +27,7 @@ from anabranch.net.errors import (
     PeerError,
     SilentWay,
 )
-from anabranch.net.frames import Limits, Sink, encode_frame, encode_greeting
+from anabranch.net.frames import Limits, Sink, encode_alive, encode_frame, encode_greeting
 from anabranch.net.identity import CHALLENGE_BYTES
 from anabranch.net.messages import (
     AnyMessage,
@@ -306,6 +306,46 @@ def test_small_messages_of_one_turn_leave_by_one_write_and_in_order(
             await called.hears(NoMoreRounds(0), NoMoreRounds(1), NoMoreRounds(2))
             assert [data for _, data in called.heard] == [b"", b"12345678", b""]
             assert len(writes) == 1
+
+    on_loop(play)
+
+
+@both_ways
+def test_small_messages_of_one_turn_are_few(shares_memory: bool) -> None:
+    async def play() -> None:
+        called = Ear()
+        async with joined(called, shares_memory=shares_memory) as connection:
+            await turns()
+            taken = [connection.send_at_once(NoMoreRounds(k), b"12345678") for k in range(100)]
+            assert taken == [True] * 64 + [False] * 36
+            await called.hears(*(NoMoreRounds(k) for k in range(64)))
+
+    on_loop(play)
+
+
+@both_ways
+def test_a_heartbeat_goes_at_every_beat_of_an_idle_connection(shares_memory: bool) -> None:
+    async def play() -> None:
+        called = Ear()
+        async with joined(called, shares_memory=shares_memory) as connection:
+            await turns()
+            outflow = connection._outflow  # type: ignore[attr-defined]
+            beats: list[bytes] = []
+            write = outflow._transport.write
+
+            def count(data: bytes) -> None:
+                beats.append(data)
+                write(data)
+
+            outflow._transport.write = count
+            for _ in range(5):
+                outflow.beat(False)
+                await turns()
+            assert beats == [encode_alive()] * 5
+            connection.post(NoMoreRounds(0))
+            await turns()
+            outflow.beat(False)
+            assert len(beats) == 6, "a message counts as a beat"
 
     on_loop(play)
 

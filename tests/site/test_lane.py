@@ -13,7 +13,7 @@ from anabranch.exchange.actions import Send, Unsent
 from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.net.errors import LinkError, OutOfPlaceMessage, PeerError
 from anabranch.net.frames import DISCARD, Sink
-from anabranch.net.messages import AnyMessage, ChunkMessage, PartialSum, Result
+from anabranch.net.messages import AnyMessage, ChunkMessage, PartialSum, Result, Stamp
 from anabranch.net.network import Connection
 from anabranch.overlay import Link, Overlay, Site, Trace
 from anabranch.site import _lane as lane
@@ -426,6 +426,31 @@ def test_an_idle_lane_sends_what_is_small_at_once_and_ends_it_later() -> None:
         assert sorted(ended) == [0, 1, 2, 3]
         assert lane.payload_bytes == 2024
         assert lane.has_sent((1, 1, 0))
+        lane.close()
+
+    run_virtually(main())
+
+
+def test_a_lane_that_stamps_its_chunks_sends_none_past_its_task() -> None:
+    async def main() -> None:
+        connection = AtOnce()
+
+        async def connect(strand: int) -> Any:
+            return connection
+
+        stamps: list[bool] = []
+
+        def stamp(follows: bool) -> Stamp:
+            stamps.append(follows)
+            return Stamp(0.0, None, False)
+
+        lane = Lane(1, "lane", connect, 2, lambda error: None, stamp=stamp)
+        await asyncio.sleep(1.0)
+        for chunk in range(3):
+            lane.put(Send(up(chunk), memoryview(bytes(8))))
+        await asyncio.sleep(1.0)
+        assert [how for *_, how in connection.sent] == ["in turn"] * 3
+        assert stamps == [False, True, True]
         lane.close()
 
     run_virtually(main())

@@ -28,6 +28,10 @@ from tests.site.test_repairs import powers, virtually
 _FAR_S = 0.030  # one way to the scheduler
 
 
+def hurry() -> None:
+    """Stand in for a site that has told all."""
+
+
 def plan_of(overlay: Overlay, version: int = 1, previous: Plan | None = None) -> Plan:
     return Packed().plan(overlay, version=version)
 
@@ -150,6 +154,28 @@ async def tell_ends(is_lost: bool) -> None:
 
 
 @virtually
+async def test_what_is_told_of_a_call_leaves_at_once_where_a_caller_waits_for_its_settlement() -> (
+    None
+):
+    _, cluster = await begin()
+    loop = asyncio.get_running_loop()
+
+    async def settled_s(waits: bool) -> float:
+        buffers = [powers(site, 4) for site in range(3)]
+        done = await asyncio.gather(*map(mean, cluster.agents, buffers))
+        began_s = loop.time()
+        if waits:
+            await asyncio.gather(*(agent._collectives.settled() for agent in cluster.agents))
+        for each in done:
+            assert each.settlement is not None
+            await each.settlement
+        return loop.time() - began_s
+
+    assert await settled_s(waits=False) > 2 * _FAR_S + 0.009
+    assert await settled_s(waits=True) < 2 * _FAR_S + 0.002
+
+
+@virtually
 async def test_an_interrupted_call_waits_until_it_is_settled() -> None:
     network, cluster = await begin(slow=(2, 1))
     buffers = [powers(site, 6000) for site in range(3)]
@@ -178,7 +204,7 @@ def test_whoever_reads_the_members_waits_for_settlements_and_the_loop_does_not()
             return asyncio.get_running_loop().create_future()
 
         future = thread.run(make())
-        present = Present(thread, (0, 1, 2))
+        present = Present(thread, hurry, (0, 1, 2))
         present.ended(0, Round(1, 1, 0.1, settlement=future))
         assert present.latest == (0, 1, 2)
 
@@ -210,7 +236,7 @@ def test_reading_the_members_of_a_group_that_has_ended_raises_nothing() -> None:
             failed.set_exception(RunAborted("the scheduler is gone"))
             return failed
 
-        present = Present(thread, (0, 1))
+        present = Present(thread, hurry, (0, 1))
         present.ended(0, Round(1, 1, 0.1, settlement=thread.run(fail())))
         assert present.sites == (0, 1)
         with pytest.raises(RunAborted, match="the scheduler is gone"):
@@ -227,7 +253,7 @@ def test_two_threads_that_settle_both_wait_for_all() -> None:
             return [asyncio.get_running_loop().create_future() for _ in range(2)]
 
         first, second = thread.run(make())
-        present = Present(thread, (0, 1, 2))
+        present = Present(thread, hurry, (0, 1, 2))
         for number, settlement in enumerate((first, second), 1):
             present.ended(0, Round(number, 1, 0.1, settlement=settlement))
         with ThreadPoolExecutor(2) as pool:
@@ -252,7 +278,7 @@ def test_a_callback_in_the_loop_does_not_wait_for_a_settlement() -> None:
 
         async def read() -> Round:
             future: asyncio.Future[Round] = asyncio.get_running_loop().create_future()
-            return Present(thread, (0, 1)).settled(Round(7, 1, 0.1, settlement=future))
+            return Present(thread, hurry, (0, 1)).settled(Round(7, 1, 0.1, settlement=future))
 
         assert thread.run(read()).round == 7
     finally:

@@ -185,8 +185,8 @@ class Member:
 
     def begin(self, call: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a call in the loop; ``admit`` and ``close`` wait for its end."""
-        switching.begin()
         future = self.thread.submit(_ending(call))
+        switching.begin()
         self._under_way.add(future)
         future.add_done_callback(self._under_way.discard)
         future.add_done_callback(lambda _: switching.end())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Lock
 
@@ -23,6 +23,7 @@ class Present:
 
     Args:
         thread: runs the settlements.
+        hurry: sends what members have to tell for a settlement; called in the thread.
         members: at the beginning.
 
     Attributes:
@@ -30,8 +31,11 @@ class Present:
         admissions: how many admissions there were.
     """
 
-    def __init__(self, thread: LoopThread, members: Sequence[int]) -> None:
+    def __init__(
+        self, thread: LoopThread, hurry: Callable[[], None], members: Sequence[int]
+    ) -> None:
         self._thread = thread
+        self._hurry = hurry
         self.latest = tuple(members)
         self.admissions = 0
         self._unsettled: deque[tuple[int, Round]] = deque()
@@ -68,7 +72,11 @@ class Present:
             return done
         if settling.done():  # perhaps the thread has ended
             return settling.result()
-        return done if self._thread.is_current else self._thread.run(_awaited(settling))
+        return done if self._thread.is_current else self._thread.run(self._awaited(settling))
+
+    async def _awaited(self, settling: asyncio.Future[Round]) -> Round:
+        self._hurry()
+        return await asyncio.shield(settling)
 
     def ended(self, admissions: int, done: Round) -> None:
         """Take note of a call that the program has waited for.
@@ -112,10 +120,6 @@ class Present:
         """Take the members after an admission, before which all calls were settled."""
         self.latest = tuple(members)
         self.admissions += 1
-
-
-async def _awaited(settling: asyncio.Future[Round]) -> Round:
-    return await asyncio.shield(settling)
 
 
 def _is_settled(done: Round) -> bool:

@@ -8,6 +8,7 @@ interval is shorter while a call is under way, and is put back after the last on
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 from collections.abc import Coroutine
@@ -50,6 +51,7 @@ class LoopThread:
 
     def _start(self, coroutine: Coroutine[Any, Any, T], future: Future[T]) -> None:
         if future.cancelled():
+            future.set_running_or_notify_cancel()
             coroutine.close()
             return
         task = self._loop.create_task(_run(coroutine, future))
@@ -131,6 +133,13 @@ class _Switching:
             if not self._calls and sys.getswitchinterval() == self._short_s:
                 _set(self._usual_s)
 
+    def begin_again(self) -> None:
+        """Forget the calls, in a process that was just forked and has none."""
+        self._lock = threading.Lock()  # a thread of the parent may have held it
+        if self._calls:
+            self._calls = 1
+            self.end()
+
 
 def _set(seconds: float) -> None:
     # Python cuts off what is below a microsecond, so a value that was read would shrink each time.
@@ -138,3 +147,5 @@ def _set(seconds: float) -> None:
 
 
 switching = _Switching()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=switching.begin_again)

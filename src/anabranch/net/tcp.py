@@ -70,6 +70,7 @@ _READS = 4
 _LEAST_AWAITED_BYTES, _MOST_AWAITED_BYTES = 1 << 13, 1 << 19
 _NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)  # named since Python 3.12, on Linux
 _UNSENT_BYTES = 1 << 18
+_MOST_POSTED = 64  # frames of one turn of the loop, beyond which small payloads wait for their lane
 
 
 # The open ends of this process. A forked child, as of a data loader, must not keep them open when
@@ -167,6 +168,7 @@ class _Outflow:
         """Post a heartbeat, unless this end has sent something since the last call."""
         if not self._has_written and not self._sending and not is_mute:
             self.post(encode_alive())
+            self._write_posted()
         self._has_written = False
 
     async def send(self, message: Message, payload: Payload, head_first: bool) -> None:
@@ -296,7 +298,7 @@ class _Outflow:
     def send_at_once(self, message: Message, payload: Payload) -> bool:
         """See :meth:`anabranch.net.network.Connection.send_at_once`."""
         data = memoryview(payload).cast("B")
-        if self._sending or not self.flushed.is_set():
+        if self._sending or not self.flushed.is_set() or len(self._posted) >= _MOST_POSTED:
             return False
         place: Payload = data
         if self._ring is not None and data:

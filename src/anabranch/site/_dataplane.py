@@ -213,7 +213,7 @@ class DataPlane:
     def check(self) -> None:
         """Raise the error of this data plane, if it has failed."""
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)  # else it would grow with each call
 
     async def unless_failed(self, awaitable: Awaitable[T]) -> T:
         """Return the awaitable's result; raise the data plane's failure if that comes first."""
@@ -221,7 +221,9 @@ class DataPlane:
         self._waiting.add(awaited)
         try:
             self.check()
-            return await awaited
+            found = await awaited
+            self.check()  # it may have failed after what was awaited, and before this task's turn
+            return found
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or not task.cancelling():

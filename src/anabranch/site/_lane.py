@@ -219,10 +219,8 @@ class Lane:
             return False
         if callable(payload) or len(payload) > _AT_ONCE_BYTES:
             return False
-        message = send.message
-        if self._stamp is not None:
-            message = structs.replace(message, stamp=self._stamp(False))
-        if not self._connections[0].send_at_once(message, payload):
+        # Where links are measured, a stamp tells whether a chunk follows another without a pause.
+        if self._stamp is not None or not self._connections[0].send_at_once(send.message, payload):
             return False
         send.has_left = True
         self._note(send.message)

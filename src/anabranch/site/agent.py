@@ -523,6 +523,10 @@ class SiteAgent:
 
     # --- to the scheduler
 
+    def hurry(self) -> None:
+        """See :meth:`anabranch.site.collectives.Collectives.hurry`."""
+        self._collectives.hurry()
+
     async def round_ended(self, done: Round, checksum: int | None) -> None:
         """Tell the scheduler that this site holds an exchange's result."""
         if not done.was_kept:

@@ -324,8 +324,16 @@ class Collectives:
 
     async def settled(self) -> None:
         """Wait until all results that have been returned are settled, or the run has ended."""
+        self.hurry()
         while self._unsettled:
             await asyncio.wait({*self._unsettled})
+
+    def hurry(self) -> None:
+        """Send what waits for the next message to the scheduler: a caller waits for a settlement.
+
+        Members wait for settlements at the same place of their programs, so each sends its own.
+        """
+        self._scheduler.flush()
 
     def ask_ahead(self, terms: Terms, channel: int = 0) -> None:
         """Ask for the next exchange ahead of its call, so that its plan is here in time.
@@ -507,8 +515,9 @@ class Collectives:
             self._forget(state, grant)
             raise
         if returns_early:
-            return self._returned_early(state, underway)
-        done = await self._until_settled(state, underway)
+            done = self._returned_early(state, underway)
+        else:
+            done = await self._until_settled(state, underway)
         if more and not done.is_last and state.number == number:
             self.ask_ahead(terms, channel)
         return done

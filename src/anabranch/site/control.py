@@ -305,10 +305,13 @@ class Control:
         assert self._session is not None, "join() comes first"
         self._session.post(message, with_next=True)
         if self._flushing is None:
-            self._flushing = self._loop.call_later(within_s, self._flush)
+            self._flushing = self._loop.call_later(within_s, self.flush)
 
-    def _flush(self) -> None:
-        self._flushing = None
+    def flush(self) -> None:
+        """Send the messages that wait for the next one."""
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
         if self._session is not None:
             self._session.flush()
 
