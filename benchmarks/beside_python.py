@@ -2,7 +2,7 @@
 
     python benchmarks/beside_python.py    # not by chrt: such a thread would keep a core
 
-Two processes of this machine sum 25 MB and 4 floats, with nothing beside them and beside such a
+Two processes of this machine average 25 MB and 4 floats, with nothing beside them and beside such a
 thread at each. The thread counts, alone and while calls are under way. Turns alternate.
 """
 

@@ -1,9 +1,9 @@
 """What many clients cost in simulation: 10,000 registered, 1,000 connected, sizes alone.
 
-    python benchmarks/clients.py
+    chrt -r 10 python benchmarks/clients.py
 
-Seconds of a round, which is one update of each connection, and the peak of memory. Every run is a
-process of its own.
+Seconds of a round with its share of the set-up, and the peak of memory. A round is one update of
+each connection. Every run is a process of its own.
 """
 
 from __future__ import annotations

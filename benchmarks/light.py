@@ -1,10 +1,10 @@
-"""What a site needs that does nothing: memory, the time to join, and 64 sites in one process.
+"""What a site needs beside its tensors: memory, the time to join, and 64 sites in one process.
 
     python benchmarks/light.py
 
 Without PyTorch, which a site loads where it is given tensors of it. A joined site has made calls of
-float32 and float16. The time to join is from the call to its return, once modules are loaded: a
-first group of the same process has loaded them.
+float32 and float16. The time to join is that of three sites and their scheduler, in one process, in
+which a first group has loaded the modules.
 """
 
 from __future__ import annotations

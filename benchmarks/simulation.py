@@ -1,6 +1,6 @@
 """How fast the simulated world is: its loop, its network, whole rounds, and many sites.
 
-    python benchmarks/simulation.py
+    chrt -r 10 python benchmarks/simulation.py
 
 Every figure is the median of several runs, each in a process of its own, so that the peak of
 memory is its own too.

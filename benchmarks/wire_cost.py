@@ -1,6 +1,6 @@
 """What a byte costs over emulated links, ours beside gloo's: seconds, and CPU seconds a gigabyte.
 
-    sudo chrt -r 10 python benchmarks/wire_cost.py                       # all cases: ten minutes
+    sudo chrt -r 10 python benchmarks/wire_cost.py                       # all cases: two minutes
     sudo python benchmarks/wire_cost.py --only "2 sites, 1 Gbit/s" --dry
 
 A process a site, each in a network namespace, joins both groups; rounds of ours and of gloo take
@@ -70,7 +70,7 @@ def take_part(options: argparse.Namespace) -> None:
         for number in range(options.rounds + 2):
             if number == 2 and group.rank == 0:
                 print("measured from here", flush=True)
-            for system, all_reduce in systems.items():
+            for system, all_reduce in [*systems.items()][:: -1 if number % 2 else 1]:
                 tensor.fill_(float(group.rank))
                 dist.barrier()
                 began_s, began_cpu_s = time.perf_counter(), time.process_time()

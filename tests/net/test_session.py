@@ -53,8 +53,8 @@ def test_what_a_cut_loses_is_said_again_once_and_in_order(seed: int) -> None:
         match rng.choices(("say", "come", "cut", "flush"), (10, 10, 0.3, 2))[0]:
             case "say":
                 said[side] += 1
-                with_next = rng.random() < 0.5
-                sessions[side].post(UpdateReceived(0, said[side]), with_next)
+                is_delayed = rng.random() < 0.5
+                sessions[side].post(UpdateReceived(0, said[side]), is_delayed)
             case "flush":
                 sessions[side].flush()
             case "come" if wires[1 - side].under_way:
@@ -94,7 +94,7 @@ def test_nobody_can_have_heard_more_than_was_said_or_less_than_before(heard: int
     for k in range(5):
         session.post(UpdateReceived(0, k))
     session.acknowledged(3)
-    with pytest.raises(OutOfPlaceMessage, match="where 5 were said"):
+    with pytest.raises(OutOfPlaceMessage, match="where 5 were sent"):
         session.acknowledged(heard)
 
 
@@ -106,14 +106,12 @@ def test_the_other_side_is_told_now_and_then_how_much_was_heard() -> None:
     assert wire.under_way == [Ack(64), Ack(128), Ack(192)]
 
 
-def test_a_message_that_is_kept_back_leaves_with_the_next_and_cannot_be_acknowledged_before() -> (
-    None
-):
+def test_a_delayed_message_leaves_with_the_next_one_and_cannot_be_acknowledged_before() -> None:
     wire = Wire()
     session = Session(wire)
-    session.post(UpdateReceived(0, 1), with_next=True)
+    session.post(UpdateReceived(0, 1), is_delayed=True)
     assert not wire.under_way
-    with pytest.raises(OutOfPlaceMessage, match="heard 1 messages, where 0 were said"):
+    with pytest.raises(OutOfPlaceMessage, match="heard 1 messages, where 0 were sent"):
         session.acknowledged(1)
     session.post(UpdateReceived(0, 2))
     assert wire.under_way == [UpdateReceived(0, 1), UpdateReceived(0, 2)]

@@ -300,7 +300,7 @@ def test_small_messages_of_one_turn_leave_by_one_write_and_in_order(
             monkeypatch.setattr(connection._transport, "write", count)  # type: ignore[attr-defined]
             connection.post(NoMoreRounds(0))
             payload = bytearray(b"12345678")
-            assert connection.send_at_once(NoMoreRounds(1), memoryview(payload))
+            assert connection.post_payload(NoMoreRounds(1), memoryview(payload))
             payload[:] = bytes(8)  # the caller's memory is free at once
             connection.post(NoMoreRounds(2))
             await called.hears(NoMoreRounds(0), NoMoreRounds(1), NoMoreRounds(2))
@@ -316,7 +316,7 @@ def test_small_messages_of_one_turn_are_few(shares_memory: bool) -> None:
         called = Ear()
         async with joined(called, shares_memory=shares_memory) as connection:
             await turns()
-            taken = [connection.send_at_once(NoMoreRounds(k), b"12345678") for k in range(100)]
+            taken = [connection.post_payload(NoMoreRounds(k), b"12345678") for k in range(100)]
             assert taken == [True] * 64 + [False] * 36
             await called.hears(*(NoMoreRounds(k) for k in range(64)))
 
@@ -357,7 +357,7 @@ def test_a_small_message_waits_where_a_send_is_in_progress(shares_memory: bool) 
         async with joined(called, shares_memory=shares_memory) as connection:
             first = asyncio.ensure_future(connection.send(NoMoreRounds(1), LARGE))
             await asyncio.sleep(0)
-            assert not connection.send_at_once(NoMoreRounds(2), b"12345678")
+            assert not connection.post_payload(NoMoreRounds(2), b"12345678")
             await first
             await called.hears(NoMoreRounds(1))
 

@@ -386,7 +386,7 @@ class AtOnce:
         self.is_busy = False
         self.sent: list[tuple[AnyMessage, bytes, str]] = []
 
-    def send_at_once(self, message: AnyMessage, payload: memoryview) -> bool:
+    def post_payload(self, message: AnyMessage, payload: memoryview) -> bool:
         if not self.is_busy:
             self.sent.append((message, bytes(payload), "at once"))
         return not self.is_busy

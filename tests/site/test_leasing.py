@@ -74,6 +74,25 @@ def test_calls_in_a_row_wait_for_the_exchange_alone(repairs: bool) -> None:
     virtually(calls)()
 
 
+@virtually
+async def test_leases_begin_after_a_few_calls_and_do_not_run_out() -> None:
+    _, cluster = await begin()
+    took_s = [await reduce_all(cluster) for _ in range(40)]
+    assert max(took_s[5:]) < 2 * _NEAR_S + 0.001
+
+
+@virtually
+async def test_many_calls_at_once_keep_their_leases() -> None:
+    _, cluster = await begin()
+    loop = asyncio.get_running_loop()
+    took_s = []
+    for _ in range(40):
+        began_s = loop.time()
+        await asyncio.gather(*(reduce_all(cluster) for _ in range(10)))
+        took_s.append(loop.time() - began_s)
+    assert max(took_s[-20:]) < 2 * _FAR_S
+
+
 @pytest.mark.parametrize("repairs", [True, False])
 @pytest.mark.parametrize("late_s", [0.0, 0.006, 0.02])
 def test_members_that_disagree_under_a_lease_are_named(late_s: float, repairs: bool) -> None:

@@ -28,7 +28,7 @@ from tests.site.test_repairs import powers, virtually
 _FAR_S = 0.030  # one way to the scheduler
 
 
-def hurry() -> None:
+def flush() -> None:
     """Stand in for a site that has told all."""
 
 
@@ -204,7 +204,7 @@ def test_whoever_reads_the_members_waits_for_settlements_and_the_loop_does_not()
             return asyncio.get_running_loop().create_future()
 
         future = thread.run(make())
-        present = Present(thread, hurry, (0, 1, 2))
+        present = Present(thread, flush, (0, 1, 2))
         present.ended(0, Round(1, 1, 0.1, settlement=future))
         assert present.latest == (0, 1, 2)
 
@@ -236,7 +236,7 @@ def test_reading_the_members_of_a_group_that_has_ended_raises_nothing() -> None:
             failed.set_exception(RunAborted("the scheduler is gone"))
             return failed
 
-        present = Present(thread, hurry, (0, 1))
+        present = Present(thread, flush, (0, 1))
         present.ended(0, Round(1, 1, 0.1, settlement=thread.run(fail())))
         assert present.sites == (0, 1)
         with pytest.raises(RunAborted, match="the scheduler is gone"):
@@ -253,7 +253,7 @@ def test_two_threads_that_settle_both_wait_for_all() -> None:
             return [asyncio.get_running_loop().create_future() for _ in range(2)]
 
         first, second = thread.run(make())
-        present = Present(thread, hurry, (0, 1, 2))
+        present = Present(thread, flush, (0, 1, 2))
         for number, settlement in enumerate((first, second), 1):
             present.ended(0, Round(number, 1, 0.1, settlement=settlement))
         with ThreadPoolExecutor(2) as pool:
@@ -278,7 +278,7 @@ def test_a_callback_in_the_loop_does_not_wait_for_a_settlement() -> None:
 
         async def read() -> Round:
             future: asyncio.Future[Round] = asyncio.get_running_loop().create_future()
-            return Present(thread, hurry, (0, 1)).settled(Round(7, 1, 0.1, settlement=future))
+            return Present(thread, flush, (0, 1)).settled(Round(7, 1, 0.1, settlement=future))
 
         assert thread.run(read()).round == 7
     finally:

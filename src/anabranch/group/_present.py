@@ -23,7 +23,8 @@ class Present:
 
     Args:
         thread: runs the settlements.
-        hurry: sends what members have to tell for a settlement; called in the thread.
+        flush: sends this member's delayed messages, of which settlements need some; called in the
+            thread.
         members: at the beginning.
 
     Attributes:
@@ -32,10 +33,10 @@ class Present:
     """
 
     def __init__(
-        self, thread: LoopThread, hurry: Callable[[], None], members: Sequence[int]
+        self, thread: LoopThread, flush: Callable[[], None], members: Sequence[int]
     ) -> None:
         self._thread = thread
-        self._hurry = hurry
+        self._flush = flush
         self.latest = tuple(members)
         self.admissions = 0
         self._unsettled: deque[tuple[int, Round]] = deque()
@@ -75,7 +76,7 @@ class Present:
         return done if self._thread.is_current else self._thread.run(self._awaited(settling))
 
     async def _awaited(self, settling: asyncio.Future[Round]) -> Round:
-        self._hurry()
+        self._flush()
         return await asyncio.shield(settling)
 
     def ended(self, admissions: int, done: Round) -> None:

@@ -44,7 +44,10 @@ class LoopThread:
         return threading.current_thread() is self._thread
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine in the loop; to cancel the future cancels the coroutine."""
+        """Start a coroutine in the loop; to cancel the future cancels the coroutine.
+
+        Like ``asyncio.run_coroutine_threadsafe``, but the result is here a turn of the loop sooner.
+        """
         future: Future[T] = Future()
         self._loop.call_soon_threadsafe(self._start, coroutine, future)
         return future
@@ -54,7 +57,7 @@ class LoopThread:
             future.set_running_or_notify_cancel()
             coroutine.close()
             return
-        task = self._loop.create_task(_run(coroutine, future))
+        task = self._loop.create_task(_hand_over(coroutine, future))
 
         def cancel(future: Future[T]) -> None:
             if future.cancelled() and not self._loop.is_closed():
@@ -81,8 +84,8 @@ class LoopThread:
         self._loop.close()
 
 
-async def _run(coroutine: Coroutine[Any, Any, T], future: Future[T]) -> None:
-    """Run a coroutine, and hand its result over in the same turn of the loop."""
+async def _hand_over(coroutine: Coroutine[Any, Any, T], future: Future[T]) -> None:
+    """Run a coroutine, and hand its result to the future in the same turn of the loop."""
     try:
         result = await coroutine
     except asyncio.CancelledError:
@@ -109,7 +112,7 @@ async def _cancel_all() -> None:
 
 
 class _Switching:
-    """Counts the calls of this process that are under way."""
+    """Shortens the switch interval while calls of this process are under way."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -133,7 +136,7 @@ class _Switching:
             if not self._calls and sys.getswitchinterval() == self._short_s:
                 _set(self._usual_s)
 
-    def begin_again(self) -> None:
+    def forget_in_child(self) -> None:
         """Forget the calls, in a process that was just forked and has none."""
         self._lock = threading.Lock()  # a thread of the parent may have held it
         if self._calls:
@@ -142,10 +145,10 @@ class _Switching:
 
 
 def _set(seconds: float) -> None:
-    # Python cuts off what is below a microsecond, so a value that was read would shrink each time.
+    # Python rounds down to microseconds. Without the margin, each restore could lose one.
     sys.setswitchinterval(seconds + 1e-7)
 
 
 switching = _Switching()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=switching.begin_again)
+    os.register_at_fork(after_in_child=switching.forget_in_child)

@@ -269,7 +269,7 @@ class Group:
     ) -> None:
         self._member = member
         self._channel = channel
-        self._present = Present(member.thread, member.site.agent.hurry, members)
+        self._present = Present(member.thread, member.site.agent.flush, members)
         self.on_nan = on_nan
         self.on_unlike = on_unlike
         self._watch = Watch() if hints else None

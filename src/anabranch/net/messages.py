@@ -698,9 +698,9 @@ class Holding(Message, frozen=True):
     Attributes:
         channel, number, generation: as in :class:`Interrupt`; generation 0 before any.
         held: runs of elements ``[start, stop)``, rising.
-        ended: what the member has to tell once the result is settled, if its program has the result
-            already; it then sends no :class:`ExchangeEnded`. Void if a loss interrupts the
-            exchange.
+        ended: the end of the exchange here, which counts once the result is settled; the member
+            sends no :class:`ExchangeEnded` then. Void if a loss interrupts the exchange. None where
+            the program gets the result with the settlement.
     """
 
     channel: int

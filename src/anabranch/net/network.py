@@ -85,8 +85,8 @@ class Connection(Protocol):
     def post(self, message: Message) -> None:
         """Send a message without payload soon, after a send in progress; never waits."""
 
-    def send_at_once(self, message: Message, payload: Payload) -> bool:
-        """Send a message with a small payload, which is copied; return False if it has to wait."""
+    def post_payload(self, message: Message, payload: Payload) -> bool:
+        """Post a message with a small payload, which is copied; return False if it has to wait."""
 
     def tell_silence(self, told: Callable[[bool], None]) -> None:
         """Call back with True while the peer is unusually silent, and once with False after that.

@@ -3,8 +3,9 @@
 Each side numbers the messages that it sends, by counting, and counts those that it receives. It
 keeps a message until the other side has acknowledged it::
 
-    1 .......... acknowledged .......... sent
-                 | kept in ``_unacknowledged`` |
+    1 .......... acknowledged .......... sent ......... said
+                 |                        | ``_delayed``  |
+                 | kept in ``_unacknowledged``            |
 
     connected --cut--> disconnected --go_on(connection, heard)-->  connected
                         post: kept     the rest is sent again
@@ -50,7 +51,7 @@ class Session:
         self.connection = connection
         self._said = 0
         self._unacknowledged: deque[Message] = deque()  # the latest messages, oldest first
-        self._kept_back: list[Message] = []  # the last of them, which leave with the next one
+        self._delayed: list[Message] = []  # the last of them, which leave with the next one
         self.heard = 0
 
     @property
@@ -58,24 +59,24 @@ class Session:
         """Whether the other side has acknowledged every message."""
         return not self._unacknowledged
 
-    def post(self, message: Message, with_next: bool = False) -> None:
-        """Send a message now, or once there is a connection again.
+    def post(self, message: Message, is_delayed: bool = False) -> None:
+        """Send a message, once there is a connection.
 
         Args:
             message: the message.
-            with_next: whether to keep it back until the next message, or ``flush``.
+            is_delayed: whether it waits for the next message, or for ``flush``.
         """
         self._said += 1
         self._unacknowledged.append(message)
-        self._kept_back.append(message)
-        if not with_next:
+        self._delayed.append(message)
+        if not is_delayed:
             self.flush()
 
     def flush(self) -> None:
-        """Send the messages that were kept back."""
-        kept_back, self._kept_back = self._kept_back, []
+        """Send the delayed messages."""
+        delayed, self._delayed = self._delayed, []
         if self.connection is not None:
-            for message in kept_back:
+            for message in delayed:
                 self.connection.post(message)
 
     def count(self) -> None:
@@ -98,10 +99,10 @@ class Session:
         Raises:
             OutOfPlaceMessage: fewer than it acknowledged before, or more than were sent.
         """
-        sent = self._said - len(self._kept_back)
+        sent = self._said - len(self._delayed)
         if not self._said - len(self._unacknowledged) <= heard <= sent:
             raise OutOfPlaceMessage(
-                f"the peer says that it has heard {heard} messages, where {sent} were said "
+                f"the peer says that it has heard {heard} messages, where {sent} were sent "
                 f"and all but {len(self._unacknowledged)} acknowledged"
             )
         for _ in range(len(self._unacknowledged) - (self._said - heard)):
@@ -122,7 +123,7 @@ class Session:
             OutOfPlaceMessage: see ``acknowledged``.
         """
         self.acknowledged(heard)
-        self._kept_back.clear()
+        self._delayed.clear()
         self.connection = connection
         for message in self._unacknowledged:
             connection.post(message)

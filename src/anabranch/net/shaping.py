@@ -211,7 +211,7 @@ class ShapedConnection:
             self._flying.append((left_s + self._post_s, message, b""))
             self._left.set()
 
-    def send_at_once(self, message: Message, payload: Payload) -> bool:
+    def post_payload(self, message: Message, payload: Payload) -> bool:
         """See :class:`anabranch.net.network.Connection`; each payload waits for the link."""
         return False
 

@@ -145,7 +145,7 @@ class _Outflow:
         self._one_at_a_time = asyncio.Lock()
         self._sending = session is not None  # the handshake counts as a send
         self._posted: list[bytes] = []  # frames to write next, after the send in progress
-        self._writes_posted = False  # at the end of this turn of the loop
+        self._write_is_due = False  # at the end of this turn of the loop
         self._has_written = False  # since the last heartbeat
 
     def begin(self, transport: asyncio.Transport, around: socket.socket | None) -> None:
@@ -286,30 +286,30 @@ class _Outflow:
             written.set_exception(error)
 
     def post(self, frame: bytes) -> None:
-        """Send a frame without payload after the send in progress; never wait.
+        """Send a frame after the send in progress; never wait.
 
-        The frames of one turn of the loop leave by one write.
+        The frames of one turn of the loop leave by one write. A frame may have a small payload.
         """
         self._posted.append(frame)
-        if not self._writes_posted:
-            self._writes_posted = True
+        if not self._write_is_due:
+            self._write_is_due = True
             self._loop.call_soon(self._write_posted)
 
-    def send_at_once(self, message: Message, payload: Payload) -> bool:
-        """See :meth:`anabranch.net.network.Connection.send_at_once`."""
-        data = memoryview(payload).cast("B")
+    def post_payload(self, message: Message, payload: Payload) -> bool:
+        """See :meth:`anabranch.net.network.Connection.post_payload`."""
+        placed: Payload
+        data = placed = memoryview(payload).cast("B")
         if self._sending or not self.flushed.is_set() or len(self._posted) >= _MOST_POSTED:
             return False
-        place: Payload = data
         if self._ring is not None and data:
-            place = self._ring.put(data)
-            if not place:
+            placed = self._ring.put(data)
+            if not placed:
                 return False
-        self.post(encode_frame(message, len(data)) + place)
+        self.post(encode_frame(message, len(data)) + placed)
         return True
 
     def _write_posted(self) -> None:
-        self._writes_posted = False
+        self._write_is_due = False
         if self._posted and not self._sending:
             posted, self._posted = self._posted, []
             self._has_written = True
@@ -634,9 +634,9 @@ class _TcpConnection(asyncio.BufferedProtocol):
         """See :meth:`anabranch.net.network.Connection.post`."""
         self._outflow.post(encode_frame(message))
 
-    def send_at_once(self, message: Message, payload: Payload) -> bool:
-        """See :meth:`anabranch.net.network.Connection.send_at_once`."""
-        return self._outflow.send_at_once(message, payload)
+    def post_payload(self, message: Message, payload: Payload) -> bool:
+        """See :meth:`anabranch.net.network.Connection.post_payload`."""
+        return self._outflow.post_payload(message, payload)
 
     def trust(self) -> None:
         self._reader.trust(self._limits)

@@ -91,9 +91,9 @@ def chunk_elements(
         moved[source] += buffers
         moved[target] += buffers
     core_bps = steady_rate_bps(plan, overlay) * max(max(moved), sum(moved) / cores)
-    handling = MESSAGE_S * core_bps / (_ELEMENT_BITS * _HANDLING_SHARE)
+    wanted = MESSAGE_S * core_bps / (_ELEMENT_BITS * _HANDLING_SHARE)
     most = elements // (_LEAST_A_TREE * len(plan.trees))
     if len(plan.members) <= _FEW:
-        handling = max(handling, min(elements // _SHALLOW_CHUNKS, _SHALLOW_ELEMENTS))
-    handling = min(handling, most, MOST_ELEMENTS)
-    return max(filling_elements(elements, deep), math.ceil(handling), 1)
+        wanted = max(wanted, min(elements // _SHALLOW_CHUNKS, _SHALLOW_ELEMENTS))
+    wanted = min(wanted, most, MOST_ELEMENTS)
+    return max(filling_elements(elements, deep), math.ceil(wanted), 1)

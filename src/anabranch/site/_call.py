@@ -4,12 +4,13 @@ Where results are settled, an exchange that loses a site or a link is interrupte
 exchanges of the missing elements (docs/mechanisms/repair.md)::
 
     running --all parts done--> Holding(all) --Settled--> done: every member holds the result
+                                (tells the end of the call, too, if its caller gets the result now)
        ^  `--Interrupt: generation + 1, stop, Holding(elements here)
        `-----------Repair(parts) of this generation-----------'
 
 The *generation* counts the interruptions. Parts and repairs of an earlier generation are void.
 
-**The caller need not wait for `Settled`** (:meth:`Call.keeps_copy`). An exchange that was never
+**The caller need not wait for `Settled`** (:meth:`Call.copy_result`). An exchange that was never
 interrupted has all contributions wherever its result is. A repair copies elements that a member
 holds, and reduces none of them again. So the bits that are here are the bits that will be settled.
 The call keeps a copy of them for repairs, since the caller may change its buffer.
@@ -130,7 +131,9 @@ class Call:
         Returns:
             What is settled; None where results are not.
         """
-        while self._grant.settles:
+        if not self._grant.settles:
+            return None
+        while True:
             awaited = self._next
             follows = await self._exchanging.plane.unless_failed(awaited)
             if self._next is awaited:
@@ -139,9 +142,8 @@ class Call:
                 return follows
             repair, plan = follows
             await self._run_parts(repair.generation, plan, repair.parts)
-        return None
 
-    async def keeps_copy(self) -> bool:
+    async def copy_result(self) -> bool:
         """Copy the result, so that the caller gets its buffer back before the settlement.
 
         Returns:
@@ -160,15 +162,15 @@ class Call:
         return True
 
     async def _run_parts(self, generation: int, plan: Plan, parts: Sequence[RepairPart]) -> bool:
-        """Run the exchange, or a repair; tell the scheduler once all elements are here.
+        """Run the exchange, or a repair; then tell the scheduler, if results are settled.
 
         Returns:
-            False if it was interrupted again, perhaps before it began.
+            Whether all elements are here; False if it was interrupted, perhaps before it began.
         """
         if generation == self._generation:
             running = [self._run_part(generation, plan, part) for part in parts]
             found: Sequence[tuple[int, int | None] | BaseException | None]
-            if len(running) == 1:
+            if len(running) == 1:  # as usual: it needs no task of its own
                 try:
                     found = [await running[0]]
                 except Interrupted as interrupted:
@@ -233,7 +235,7 @@ class Call:
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether a loss has interrupted it."""
+        """Whether a loss has interrupted it, or it has failed."""
         return self._generation > 0
 
     # --- messages of the scheduler

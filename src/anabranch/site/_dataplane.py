@@ -159,7 +159,7 @@ class DataPlane:
         self.instruments = instruments
         self._loop = asyncio.get_running_loop()
         self._failure: Exception | None = None
-        self._waiting: set[asyncio.Future[Any]] = set()  # until they are done, or this has failed
+        self._waiting: set[asyncio.Future[Any]] = set()  # cancelled by a failure
         self.neighbourhood = Neighbourhood(config)
         self.connections = Connections(
             network,

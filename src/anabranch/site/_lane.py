@@ -3,8 +3,9 @@
 **A message on a lane**::
 
     put --the neighbour is its receiver, or credit is left--> ready --pop--> leaving --> ended
-      |                                                         ^
-      `--the neighbour relays it, no credit--> parked --credit--'
+      |                                                         ^                          ^
+      |--the neighbour relays it, no credit--> parked --credit--'                          |
+      `--small, and the lane is idle: posted, and ended in a later turn--------------------'
 
 - *ready*: a heap in order of ``priority``. A task for each strand (connection) takes the next.
 - *parked*: first in, first out, for each route. A credit moves one message on.
@@ -208,19 +209,19 @@ class Lane:
                 self._parked[path].append(entry)
                 return
             self._credit[path] -= 1
-        if not self._sends_at_once(send):
+        if not self._try_post(send):
             self._ready.push(entry)
             self._wake.set()
 
-    def _sends_at_once(self, send: Send) -> bool:
-        """Send a small message if the lane is idle; return whether it has been sent."""
+    def _try_post(self, send: Send) -> bool:
+        """Post a small message, past the lane's task, if the lane is idle; return whether it is."""
         payload = send.payload
         if self._leaving or self._ready or 0 not in self._connections:
             return False
         if callable(payload) or len(payload) > _AT_ONCE_BYTES:
             return False
-        # Where links are measured, a stamp tells whether a chunk follows another without a pause.
-        if self._stamp is not None or not self._connections[0].send_at_once(send.message, payload):
+        # Stamped chunks go through a task, which knows whether its connection was busy.
+        if self._stamp is not None or not self._connections[0].post_payload(send.message, payload):
             return False
         send.has_left = True
         self._note(send.message)

@@ -523,9 +523,9 @@ class SiteAgent:
 
     # --- to the scheduler
 
-    def hurry(self) -> None:
-        """See :meth:`anabranch.site.collectives.Collectives.hurry`."""
-        self._collectives.hurry()
+    def flush(self) -> None:
+        """See :meth:`anabranch.site.collectives.Collectives.flush`."""
+        self._collectives.flush()
 
     async def round_ended(self, done: Round, checksum: int | None) -> None:
         """Tell the scheduler that this site holds an exchange's result."""

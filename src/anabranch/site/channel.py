@@ -45,12 +45,12 @@ buffers has one plan, and fewer orders than that are in use at once."""
 LEASED_SHARE = 0.25
 """Of the bytes that may be under way, the share of exchanges that began under a lease. The
 scheduler grants the others the rest."""
-_LEAST_SOON_S, _MOST_SOON_S = 0.002, 0.010
-_CALLS = 8  # whose mean interval is told
+_LEAST_DELAY_S, _MOST_DELAY_S = 0.002, 0.010
+_CALLS, _LEAST_CALLS = 32, 3  # whose mean interval is told
 _REMEMBERED = 1024  # ended exchanges of a channel
 
 
-def soon_s(round_trip_s: float) -> float:
+def most_delay_s(round_trip_s: float) -> float:
     """Return how long a message to the scheduler may wait for the next one, if no caller waits.
 
     So several small calls share one message. A longer wait would keep copies of results for longer.
@@ -58,10 +58,10 @@ def soon_s(round_trip_s: float) -> float:
     Args:
         round_trip_s: to the scheduler and back.
 
-    >>> soon_s(0.0002), soon_s(0.020), soon_s(0.100)
+    >>> most_delay_s(0.0002), most_delay_s(0.020), most_delay_s(0.100)
     (0.002, 0.005, 0.01)
     """
-    return min(_MOST_SOON_S, max(_LEAST_SOON_S, round_trip_s / 4))
+    return min(_MOST_DELAY_S, max(_LEAST_DELAY_S, round_trip_s / 4))
 
 
 @dataclass(slots=True)
@@ -88,6 +88,43 @@ class Gathering:
     answered: asyncio.Future[Any]
 
 
+class CallTimes:
+    """How soon calls of exchanges follow one another, if none waits for a grant."""
+
+    def __init__(self) -> None:
+        # Of the latest calls: when, and for how long calls had waited for grants until then.
+        self._called_s: deque[tuple[float, float]] = deque(maxlen=_CALLS)
+        self._waiting = 0  # calls
+        self._since_s = 0.0  # while calls wait
+        self._waited_s = 0.0  # in all; calls that wait at the same time count once
+
+    def called(self, now_s: float) -> None:
+        """Take note of a call."""
+        waited_s = self._waited_s + (now_s - self._since_s if self._waiting else 0.0)
+        self._called_s.append((now_s, waited_s))
+
+    def waits(self, now_s: float) -> None:
+        """Take note of a call that begins to wait for its grant."""
+        if not self._waiting:
+            self._since_s = now_s
+        self._waiting += 1
+
+    def granted(self, now_s: float) -> None:
+        """Take note of the end of a wait."""
+        self._waiting -= 1
+        if not self._waiting:
+            self._waited_s += now_s - self._since_s
+
+    @property
+    def every_s(self) -> float | None:
+        """The mean time between calls, without waits; None before there are several calls."""
+        if len(self._called_s) < _LEAST_CALLS:
+            return None
+        (first_s, waited_s), (last_s, waited_since_s) = self._called_s[0], self._called_s[-1]
+        took_s = last_s - first_s - (waited_since_s - waited_s)
+        return max(0.0, took_s) / (len(self._called_s) - 1)
+
+
 @dataclass(slots=True)
 class Channel:
     """A site's exchanges and gatherings with the same members."""
@@ -104,7 +141,7 @@ class Channel:
     gathering: dict[int, Gathering] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)  # reasons, before their call here
     calls: dict[int, Call] = field(default_factory=dict)
-    called_s: deque[float] = field(default_factory=lambda: deque(maxlen=_CALLS))  # latest calls
+    times: CallTimes = field(default_factory=CallTimes)
     leased_number: int = 0  # of the latest exchange that began under a lease
     leases: list[tuple[Lease, dict[int, Plan]]] = field(default_factory=list)  # with their plans
     # Of exchanges that have not begun here: the generation, and the repair.
@@ -211,13 +248,6 @@ class Channel:
             if each >= number and not asked.granted.done():
                 asked.granted.set_exception(over)
                 asked.granted.exception()  # it may never be waited for
-
-    @property
-    def every_s(self) -> float | None:
-        """The mean time between the latest calls of exchanges; None before there are several."""
-        if len(self.called_s) < _CALLS // 2:
-            return None
-        return (self.called_s[-1] - self.called_s[0]) / (len(self.called_s) - 1)
 
     @property
     def calls_made(self) -> int:

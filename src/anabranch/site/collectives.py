@@ -4,6 +4,10 @@ Members make the same calls in the same order: exchanges, gatherings of small va
 that admit further members. The scheduler chooses the plan of an exchange, completes it after a loss
 by a repair, and confirms when every member has the result.
 
+Exchanges that follow one another begin under leases, and a call returns once its result is here
+(docs/mechanisms/fast-path.md). Messages to the scheduler are delayed where no caller waits for an
+answer, so that several calls share one write.
+
 The state of a channel is in `channel`, of an exchange in `_call`, of a follower in `_following`.
 """
 
@@ -65,7 +69,7 @@ from anabranch.plan import Plan
 from anabranch.site._call import Call, is_worth_a_copy, void
 from anabranch.site._exchanging import Exchanging
 from anabranch.site._following import FollowedCall, Following
-from anabranch.site.channel import Channel, Channels, Gathering, RequestedExchange, soon_s
+from anabranch.site.channel import Channel, Channels, Gathering, RequestedExchange, most_delay_s
 from anabranch.site.control import Control, RoundsOver
 
 T = TypeVar("T")
@@ -148,7 +152,7 @@ class _Underway:
     window: int  # chunks in progress at once, if dispatched during the exchange; else 0
     more: Terms | None  # the terms of a probable next exchange
     told: int = 0  # chunks finished here, as last reported
-    has_told_end: bool = False  # with what is held, in case no loss interrupts it
+    has_told_end: bool = False  # within `Holding`; void after an interruption
 
 
 def is_time_to_ask(elapsed_s: float, done_share: float, round_trip_s: float) -> bool:
@@ -314,8 +318,9 @@ class Collectives:
             self._scheduler.post(ModelDigest(channel, number, model))
         # Members' models are compared, and unusable values refused, before an exchange begins.
         leases = model is None and not unfit
+        # A call that returns early waits for no answer, if it begins under a lease.
         is_urgent = calls or not (returns_early and self._is_worth_a_copy(terms))
-        number = self._ask_for_next(channel, terms, False, calls, leases, is_urgent)
+        number = self._ask_for_next(channel, terms, calls=calls, leases=leases, is_urgent=is_urgent)
         if unfit:
             self._refuse(channel, number, unfit)
         self._gets_state |= self._site in terms.receivers
@@ -324,14 +329,15 @@ class Collectives:
 
     async def settled(self) -> None:
         """Wait until all results that have been returned are settled, or the run has ended."""
-        self.hurry()
+        self.flush()
         while self._unsettled:
             await asyncio.wait({*self._unsettled})
 
-    def hurry(self) -> None:
-        """Send what waits for the next message to the scheduler: a caller waits for a settlement.
+    def flush(self) -> None:
+        """Send the delayed messages to the scheduler, since a caller waits for a settlement.
 
-        Members wait for settlements at the same place of their programs, so each sends its own.
+        The other members' messages are as delayed. Programs wait at the same place, so each member
+        sends its own.
         """
         self._scheduler.flush()
 
@@ -417,7 +423,7 @@ class Collectives:
             state.take_back()  # the scheduler grants no leased exchange ahead
         asked = state.ahead or self._asked_for(state, signature, follows)
         state.number += 1
-        state.called_s.append(self._loop.time())
+        state.times.called(self._loop.time())
         state.ahead, state.attempt = None, 0
         asked.place = state.calls_made
         state.waiting[state.number] = asked
@@ -434,7 +440,7 @@ class Collectives:
             if leased is None or is_urgent:
                 self._scheduler.post(request)
             else:
-                self._post_soon(request)
+                self._post_delayed(request)
             if leased is not None:
                 asked.granted.set_result(leased)
         return state.number
@@ -479,10 +485,15 @@ class Collectives:
         if number in state.failed and not asked.granted.done():
             del state.waiting[number]
             raise ExchangeError(state.failed.pop(number))
+        waits = not asked.granted.done()
+        if waits:
+            state.times.waits(began_s)
         try:
             grant, plan = await asked.granted
         finally:
             del state.waiting[number]
+            if waits:
+                state.times.granted(self._loop.time())
         if number in state.failed:
             self._leased.pop(grant.exchange, None)
             raise ExchangeError(state.failed.pop(number))
@@ -510,7 +521,7 @@ class Collectives:
         self._underway[grant.exchange] = underway
         try:
             is_held = await self._reported(call.until_held(plan))
-            returns_early = is_held and returns_early and await call.keeps_copy()
+            returns_early = is_held and returns_early and await call.copy_result()
         except BaseException:
             self._forget(state, grant)
             raise
@@ -529,16 +540,16 @@ class Collectives:
             state.over = RoundsOver(why_last)
         settling = self._loop.create_task(self._until_settled(state, underway, seconds))
         self._unsettled.add(settling)
-        settling.add_done_callback(self._has_settled)
+        settling.add_done_callback(self._on_settled)
         return _round(underway, seconds, is_last=bool(why_last), settlement=settling)
 
-    def _has_settled(self, settling: asyncio.Task[Round]) -> None:
+    def _on_settled(self, settling: asyncio.Task[Round]) -> None:
         self._unsettled.discard(settling)
         if settling.cancelled() or settling.exception() is not None:
             return  # the run has ended, and this site's next call tells why
         done = settling.result()
         if not done.is_told and not self._scheduler.is_over:
-            self._post_soon(self._told(done, None))
+            self._post_delayed(self._end_message(done, None))
 
     async def _until_settled(
         self, state: Channel, underway: _Underway, seconds: float | None = None
@@ -567,7 +578,7 @@ class Collectives:
         return _round(underway, seconds, members, contributions, bool(why_last))
 
     async def _reported(self, running: Awaitable[T]) -> T:
-        """Await a part of a call; if it fails, tell the scheduler, or raise what that says."""
+        """Await a part of a call; if it fails, tell the scheduler, or raise its error."""
         try:
             return await running
         except (LinkError, PeerError, RunAborted) as error:
@@ -749,9 +760,9 @@ class Collectives:
     def tell_ended(self, done: Round, checksum: int | None) -> None:
         """Tell the scheduler that this site holds an exchange's result, unless it has been told."""
         if not done.is_told:
-            self._scheduler.say(self._told(done, checksum))
+            self._scheduler.say(self._end_message(done, checksum))
 
-    def _told(self, done: Round, checksum: int | None) -> ExchangeEnded:
+    def _end_message(self, done: Round, checksum: int | None) -> ExchangeEnded:
         return ExchangeEnded(
             done.channel,
             done.round,
@@ -761,14 +772,17 @@ class Collectives:
             done.waited_for,
             done.tree,
             self._round_trip_s,
-            self._channels[done.channel].every_s,
+            self._channels[done.channel].times.every_s,
         )
 
-    def _post_soon(self, message: Message) -> None:
-        self._scheduler.post_soon(message, soon_s(self._round_trip_s))
+    def _post_delayed(self, message: Message) -> None:
+        self._scheduler.post_delayed(message, most_delay_s(self._round_trip_s))
 
     def _say_early(self, exchange: int, holding: Message) -> None:
-        """Tell what is here of a result that is returned at once, unless it was interrupted."""
+        """Send ``Holding`` and the end of a call that returns early, delayed.
+
+        After an interruption, the settlement is awaited, so send ``Holding`` alone, and at once.
+        """
         assert isinstance(holding, Holding)
         if holding.generation or self._scheduler.is_over:
             self._scheduler.say(holding)
@@ -776,7 +790,7 @@ class Collectives:
         underway = self._underway[exchange]
         underway.has_told_end = True
         done = _round(underway, self._loop.time() - underway.began_s)
-        self._post_soon(structs.replace(holding, ended=self._told(done, None)))
+        self._post_delayed(structs.replace(holding, ended=self._end_message(done, None)))
 
     def _gather(
         self, channel: int, number: int, value: bytes, admits: bool, what: str = ""

@@ -182,7 +182,9 @@ class Control:
         self._patience_s = LEAST_PATIENCE_S  # from the scheduler's latest Patience
         self._least_patience_s = 0.0
         self._joins_until_s = -math.inf
-        self._flushing: asyncio.TimerHandle | None = None  # while a message waits for the next one
+        self._flushing: asyncio.TimerHandle | None = (
+            None  # may be under way when nothing is delayed any more
+        )
         self._resumed = asyncio.Event()
         self._reconnecting: asyncio.Task[None] | None = None  # while there is no connection
         self._closed = False
@@ -300,10 +302,15 @@ class Control:
         assert self._session is not None, "join() comes first"
         self._session.post(message)
 
-    def post_soon(self, message: Message, within_s: float) -> None:
-        """Send a message with the next one, or within some seconds; no caller awaits an answer."""
+    def post_delayed(self, message: Message, within_s: float) -> None:
+        """Send a message with the next one, or within some seconds; no caller awaits an answer.
+
+        Args:
+            message: the message.
+            within_s: the longest delay.
+        """
         assert self._session is not None, "join() comes first"
-        self._session.post(message, with_next=True)
+        self._session.post(message, is_delayed=True)
         if self._flushing is None:
             self._flushing = self._loop.call_later(within_s, self.flush)
 
@@ -370,10 +377,8 @@ class Control:
         self._carrying.stop()
         if self._reconnecting is not None:
             self._reconnecting.cancel()
-        if self._flushing is not None:
-            self._flushing.cancel()
+        self.flush()
         if self._session is not None and self._session.connection is not None:
-            self._session.flush()
             self._session.tell()
             self._session.connection.close()
 

@@ -657,7 +657,7 @@ class _End:
             with self.host.in_process():
                 self.way.when_whole(lambda: self._post(message))
 
-    def send_at_once(self, message: Message, payload: Payload) -> bool:
+    def post_payload(self, message: Message, payload: Payload) -> bool:
         return False  # each payload takes time on the links
 
     def _post(self, message: Message) -> None:

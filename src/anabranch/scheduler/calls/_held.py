@@ -194,14 +194,14 @@ class Held:
             OutOfPlaceMessage: the site was not granted that exchange, ran it under another plan
                 version, or has reported its end before.
         """
-        held = self.check_ends(site, number, version)
+        held = self.ending(site, number, version)
         held.ended[site] = checksum
         if len(held.ended) < len(members):
             return None
         self.drop(number)
         return _disagreement(number, held.ended)
 
-    def check_ends(self, site: int, number: int, version: int) -> HeldExchange:
+    def ending(self, site: int, number: int, version: int) -> HeldExchange:
         """Return an exchange that a site ends.
 
         Raises:

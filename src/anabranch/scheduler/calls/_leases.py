@@ -29,9 +29,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anabranch.plan import Plan
-from anabranch.site.channel import soon_s
+from anabranch.site.channel import most_delay_s
 
-_MOST = 64  # exchanges of a lease
+_MOST = 256  # exchanges of a lease
 _MOST_ROUND_TRIPS = 50  # between leased calls
 _IN_A_ROW = 3  # exchanges without a gathering between them, before the first lease
 _SIZES = 64  # of buffers, that leases cover
@@ -155,10 +155,9 @@ class Leases:
 def lease_count(round_trip_s: float, every_s: float | None, under_way: int) -> int:
     """Return how many exchanges to lease, so that the next lease comes before this one is used up.
 
-    A lease is renewed when half of it is used, and that takes a round trip, after a request that
-    waits for the next message. It allows for twice the calls of that time, which come sooner under
-    a lease. Calls that are many round trips apart are
-    not leased: that would save little, and a new plan would come later.
+    A lease is renewed when half of it is used. That takes the delay of a request, and a round trip.
+    A lease allows for twice the calls of that time, which come sooner under a lease. Calls that are
+    many round trips apart are not leased: that would save little, and a new plan would come later.
 
     Args:
         round_trip_s: to the farthest member and back.
@@ -172,6 +171,6 @@ def lease_count(round_trip_s: float, every_s: float | None, under_way: int) -> i
     """
     if every_s is None or not round_trip_s or every_s > _MOST_ROUND_TRIPS * round_trip_s:
         return 0
-    renewed_s = round_trip_s + soon_s(round_trip_s)
+    renewed_s = round_trip_s + most_delay_s(round_trip_s)
     meanwhile = math.ceil(2 * renewed_s / every_s) if every_s > 0 else 0
     return min(_MOST, 2 * max(meanwhile, under_way) + 1)

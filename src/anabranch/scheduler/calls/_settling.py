@@ -181,7 +181,8 @@ class Settling:
         """Take a site's report of the elements it holds; return the answers for its book.
 
         Raises:
-            OutOfPlaceMessage: the site is no member, or the elements are outside the buffer.
+            OutOfPlaceMessage: the site is no member, the elements are outside the buffer, or the
+                end that it tells is not this exchange's.
         """
         key = message.channel, message.number
         unsettled = self._unsettled.get(key)
@@ -197,7 +198,7 @@ class Settling:
                 raise OutOfPlaceMessage(
                     f"{self._name(site)} ends {told.number} where it holds {key}"
                 )
-            book.held.check_ends(site, told.number, told.version)
+            book.held.ending(site, told.number, told.version)
             unsettled.ended[site] = told
         if unsettled.hear(site, message.generation, ranges.union(message.held)):
             return self._mend(book, message, unsettled, outcome)
