@@ -33,8 +33,9 @@ LATENCY_S = 0.005
 FAR_S = 0.030  # one way to the scheduler
 NEXT_DOOR_S = 0.0001
 SITES = 3, 9
-BUFFERS = (1, 256), (1, 250_000), (1, 6_250_000), (10, 6_250_000)  # how many, and elements of each
-CALLS = 13  # the first of which makes plans and connections
+# How many, and elements of each.
+BUFFERS = (1, 256), (10, 25_600), (1, 250_000), (1, 6_250_000), (10, 6_250_000)
+CALLS = 13  # the first of which make plans and connections, and get the first lease
 
 
 async def measure(
