@@ -75,3 +75,34 @@ def test_the_end_of_the_loop_cancels_what_runs() -> None:
     thread.close()
     with pytest.raises(CancelledError):
         future.result(timeout=10)
+
+
+def test_what_several_threads_submit_at_once_runs_in_the_order_of_each(thread: LoopThread) -> None:
+    ran: list[tuple[int, int]] = []
+
+    async def note(who: int, number: int) -> int:
+        ran.append((who, number))
+        return number
+
+    def submit(who: int) -> None:
+        futures = [thread.submit(note(who, number)) for number in range(500)]
+        assert [each.result(timeout=10) for each in futures] == [*range(500)]
+
+    threads = [threading.Thread(target=submit, args=(who,)) for who in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    for who in range(4):
+        assert [number for each, number in ran if each == who] == [*range(500)]
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+def test_a_closed_loop_takes_no_calls() -> None:
+    thread = LoopThread("test")
+    thread.close()
+    for _ in range(2):
+        coroutine = asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="closed"):
+            thread.submit(coroutine)
+        coroutine.close()

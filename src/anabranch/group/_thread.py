@@ -11,6 +11,7 @@ import asyncio
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -31,6 +32,8 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
+        self._submitted: deque[tuple[Coroutine[Any, Any, Any], Future[Any]]] = deque()
+        self._will_start = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -49,8 +52,21 @@ class LoopThread:
         Like ``asyncio.run_coroutine_threadsafe``, but the result is here a turn of the loop sooner.
         """
         future: Future[T] = Future()
-        self._loop.call_soon_threadsafe(self._start, coroutine, future)
+        self._submitted.append((coroutine, future))
+        if not self._will_start:  # else the loop starts it in the same turn as those before
+            self._will_start = True
+            try:
+                self._loop.call_soon_threadsafe(self._start_all)
+            except RuntimeError:  # the loop is closed
+                self._will_start = False
+                self._submitted.clear()
+                raise
         return future
+
+    def _start_all(self) -> None:
+        self._will_start = False  # ahead of the last look, so that no submission is missed
+        while self._submitted:
+            self._start(*self._submitted.popleft())
 
     def _start(self, coroutine: Coroutine[Any, Any, T], future: Future[T]) -> None:
         if future.cancelled():
