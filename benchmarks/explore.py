@@ -21,6 +21,7 @@ def main() -> None:
     parser.add_argument("--exchanges", type=int, default=1_000_000)
     parser.add_argument("--minutes", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=0, help="of the first case")
+    parser.add_argument("--name", default="explore", help="of the file")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     began_s = time.monotonic()
@@ -39,7 +40,7 @@ def main() -> None:
         "seconds": round(took_s),
     }
     print(figures)
-    common.write("explore", seed=options.seed, **figures)
+    common.write(options.name, seed=options.seed, **figures)
 
 
 if __name__ == "__main__":

@@ -950,7 +950,7 @@ def _early_end(case: Case, lost: set[int], have_ended: set[int], outcome: str) -
     several = [lost, lost | left, lost | late, lost | left | late]
     away = {fault.site for fault in case.faults if fault.kind in ("kill", "unplug", "pause")}
     if "left and its connection broke" in outcome:  # such a site is gone, but not lost
-        several.append(lost | left | late | away)
+        several += [lost | left | late | away, lost | left | late | away | have_ended]
     if "no site came back" in outcome and have_ended | away | left | late >= {
         *range(case.overlay.size)
     }:
