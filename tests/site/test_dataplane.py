@@ -13,7 +13,7 @@ from anabranch_lab.sim.loop import run_virtually
 
 def make() -> DataPlane:
     plane = DataPlane.__new__(DataPlane)
-    plane._failure, plane._waiting = None, set()
+    plane._failure, plane._waiting = None, {}
     return plane
 
 

@@ -159,7 +159,8 @@ class DataPlane:
         self.instruments = instruments
         self._loop = asyncio.get_running_loop()
         self._failure: Exception | None = None
-        self._waiting: set[asyncio.Future[Any]] = set()  # cancelled by a failure
+        # Cancelled by a failure, in order: a set's order would differ from run to run.
+        self._waiting: dict[asyncio.Future[Any], None] = {}
         self.neighbourhood = Neighbourhood(config)
         self.connections = Connections(
             network,
@@ -218,7 +219,7 @@ class DataPlane:
     async def unless_failed(self, awaitable: Awaitable[T]) -> T:
         """Return the awaitable's result; raise the data plane's failure if that comes first."""
         awaited = asyncio.ensure_future(awaitable)
-        self._waiting.add(awaited)
+        self._waiting[awaited] = None
         try:
             self.check()
             found = await awaited
@@ -230,7 +231,7 @@ class DataPlane:
                 self.check()  # the failure has cancelled what was awaited
             raise
         finally:
-            self._waiting.discard(awaited)
+            self._waiting.pop(awaited, None)
             awaited.cancel()
 
     def fail(self, error: Exception) -> None:

@@ -214,7 +214,7 @@ class Lane:
             self._wake.set()
 
     def _try_post(self, send: Send) -> bool:
-        """Post a small message, past the lane's task, if the lane is idle; return whether it is."""
+        """Post a message past the lane's task, if it is small and the lane idle; return whether."""
         payload = send.payload
         if self._leaving or self._ready or 0 not in self._connections:
             return False
