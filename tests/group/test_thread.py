@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from concurrent.futures import CancelledError, wait
+from concurrent.futures import CancelledError, Future, wait
 
 import pytest
 
@@ -97,12 +97,13 @@ def test_what_several_threads_submit_at_once_runs_in_the_order_of_each(thread: L
         assert [number for each, number in ran if each == who] == [*range(500)]
 
 
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-def test_a_closed_loop_takes_no_calls() -> None:
+def test_a_closed_loop_takes_no_calls_and_cancels_those_that_it_has_not_started() -> None:
     thread = LoopThread("test")
     thread.close()
+    # Another thread has submitted a call, in the moment in which this one finds the loop closed.
+    other: Future[None] = Future()
+    thread._submitted.append((asyncio.sleep(0), other))
     for _ in range(2):
-        coroutine = asyncio.sleep(0)
         with pytest.raises(RuntimeError, match="closed"):
-            thread.submit(coroutine)
-        coroutine.close()
+            thread.submit(asyncio.sleep(0))
+    assert other.cancelled()

@@ -59,9 +59,16 @@ class LoopThread:
                 self._loop.call_soon_threadsafe(self._start_all)
             except RuntimeError:  # the loop is closed
                 self._will_start = False
-                self._submitted.clear()
+                self._drop_submitted()
                 raise
         return future
+
+    def _drop_submitted(self) -> None:
+        """Cancel what the loop never starts; another thread may have submitted some of it."""
+        while self._submitted:
+            coroutine, future = self._submitted.popleft()
+            coroutine.close()
+            future.cancel()
 
     def _start_all(self) -> None:
         self._will_start = False  # ahead of the last look, so that no submission is missed
@@ -98,6 +105,7 @@ class LoopThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        self._drop_submitted()
 
 
 async def _hand_over(coroutine: Coroutine[Any, Any, T], future: Future[T]) -> None:

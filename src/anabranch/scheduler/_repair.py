@@ -52,6 +52,7 @@ class Unsettled:
         exchanges: the numbers of the exchanges under way that complete it.
         contributions: the sites whose contributions are in the result, by range of elements.
         repaired: two counts of elements: reduced again, and spread from a holder.
+        ended: the ends that members have told with what they hold; void after an interruption.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Unsettled:
         self._all: Ranges = ((0, elements),)
         self._members = set(members)
         self._held: dict[int, Ranges] = {}  # by site, as reported in this generation
-        self.ended: dict[int, ExchangeEnded] = {}  # by site, if its program has the result already
+        self.ended: dict[int, ExchangeEnded] = {}  # by site
         self._awaits_answers = False  # to the latest interruption
         whose = self._members - self.followers if self.sources is None else self.sources
         self.contributions: tuple[Contribution, ...] = (

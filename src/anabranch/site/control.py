@@ -182,9 +182,8 @@ class Control:
         self._patience_s = LEAST_PATIENCE_S  # from the scheduler's latest Patience
         self._least_patience_s = 0.0
         self._joins_until_s = -math.inf
-        self._flushing: asyncio.TimerHandle | None = (
-            None  # may be under way when nothing is delayed any more
-        )
+        # May be under way when nothing is delayed any more.
+        self._flushing: asyncio.TimerHandle | None = None
         self._resumed = asyncio.Event()
         self._reconnecting: asyncio.Task[None] | None = None  # while there is no connection
         self._closed = False
