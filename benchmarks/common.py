@@ -6,16 +6,45 @@ import argparse
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from papers._lines import dumps
 
+if TYPE_CHECKING:
+    from anabranch_lab.emulate import Emulation
+
 RESULTS = Path(__file__).parent / "results"
+
+
+@contextmanager
+def starting(
+    wan: Emulation, environment: Mapping[str, str]
+) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Yield a function that starts Python at a site, or on the control network; end all started.
+
+    It is called with the site's index, None for the control network, and Python's arguments.
+    """
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(at: int | None, *arguments: str) -> subprocess.Popen[str]:
+        command = [*wan.inside(at), sys.executable, *arguments]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        processes.append(process)
+        return process
+
+    try:
+        yield start
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def write(name: str, seed: int, **figures: Any) -> None:

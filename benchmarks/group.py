@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import secrets
-import subprocess
 import sys
 import threading
 import time
@@ -101,36 +100,20 @@ def over_links(options: argparse.Namespace, name: str) -> dict[str, object]:
     environment = {**os.environ, "ANABRANCH_TOKEN": secrets.token_hex(8), "OMP_NUM_THREADS": "1"}
     with ExitStack() as stack:
         wan = stack.enter_context(emulated(overlay, seed=0))
-        processes: list[subprocess.Popen[str]] = []
-
-        def start(at: int | None, *command: str) -> subprocess.Popen[str]:
-            process = subprocess.Popen(
-                [*wan.inside(at), sys.executable, *command],
-                stdout=subprocess.PIPE,
-                text=True,
-                env=environment,
+        start = stack.enter_context(common.starting(wan, environment))
+        serves = "--serve", wan.control_address, "--overlay", name
+        scheduler = start(None, __file__, *serves)
+        assert scheduler.stdout is not None
+        address = scheduler.stdout.readline().strip()
+        sites = [
+            start(
+                *(index, __file__, "--site", "--name", site.name, "--scheduler", address),
+                *("--host", wan.addresses[index], "--elements", str(options.elements)),
+                *("--rounds", str(options.rounds)),
             )
-            processes.append(process)
-            return process
-
-        try:
-            serves = "--serve", wan.control_address, "--overlay", name
-            scheduler = start(None, __file__, *serves)
-            assert scheduler.stdout is not None
-            address = scheduler.stdout.readline().strip()
-            sites = [
-                start(
-                    *(index, __file__, "--site", "--name", site.name, "--scheduler", address),
-                    *("--host", wan.addresses[index], "--elements", str(options.elements)),
-                    *("--rounds", str(options.rounds)),
-                )
-                for index, site in enumerate(overlay.sites)
-            ]
-            answers = [json.loads(site.communicate()[0].splitlines()[-1]) for site in sites]
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
+            for index, site in enumerate(overlay.sites)
+        ]
+        answers = [json.loads(site.communicate()[0].splitlines()[-1]) for site in sites]
     limit_s = 32 * options.elements / limit_rate_bps(overlay)
     rows: dict[str, object] = {"limit_s": limit_s}
     for way in WAYS:

@@ -16,7 +16,6 @@ import json
 import os
 import secrets
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -114,41 +113,25 @@ def compare(case: str, options: argparse.Namespace) -> dict[str, Any]:
             "GLOO_SOCKET_IFNAME": wan.interface,
             "MASTER_ADDR": wan.control_addresses[0],
         }
-        processes: list[subprocess.Popen[str]] = []
-
-        def start(at: int | None, *command: str) -> subprocess.Popen[str]:
-            process = subprocess.Popen(
-                [*wan.inside(at), sys.executable, *command],
-                stdout=subprocess.PIPE,
-                text=True,
-                env=environment,
+        start = stack.enter_context(common.starting(wan, environment))
+        scheduler = start(None, __file__, "--serve", wan.control_address, "--only", case)
+        assert scheduler.stdout is not None
+        address = scheduler.stdout.readline().strip()
+        running = [
+            start(
+                *(index, __file__, "--site", "--name", site.name, "--scheduler", address),
+                *("--host", wan.addresses[index], "--elements", str(elements)),
+                *("--rounds", str(options.rounds)),
             )
-            processes.append(process)
-            return process
-
-        try:
-            scheduler = start(None, __file__, "--serve", wan.control_address, "--only", case)
-            assert scheduler.stdout is not None
-            address = scheduler.stdout.readline().strip()
-            running = [
-                start(
-                    *(index, __file__, "--site", "--name", site.name, "--scheduler", address),
-                    *("--host", wan.addresses[index], "--elements", str(elements)),
-                    *("--rounds", str(options.rounds)),
-                )
-                for index, site in enumerate(overlay.sites)
-            ]
-            assert running[0].stdout is not None
-            assert running[0].stdout.readline().startswith("measured")
-            before_s = cpu_s_of(scheduler)
-            answers = [json.loads(running[0].stdout.readline())]
-            scheduler_cpu_s = cpu_s_of(scheduler) - before_s
-            answers += [json.loads(each.communicate()[0].splitlines()[-1]) for each in running[1:]]
-            running[0].wait()
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
+            for index, site in enumerate(overlay.sites)
+        ]
+        assert running[0].stdout is not None
+        assert running[0].stdout.readline().startswith("measured")
+        before_s = cpu_s_of(scheduler)
+        answers = [json.loads(running[0].stdout.readline())]
+        scheduler_cpu_s = cpu_s_of(scheduler) - before_s
+        answers += [json.loads(each.communicate()[0].splitlines()[-1]) for each in running[1:]]
+        running[0].wait()
     limit_s = 32 * elements / limit_rate_bps(overlay)
     gigabytes = 2 * (sites - 1) * 4 * elements / 1e9
     row: dict[str, Any] = {"elements": elements, "limit_s": limit_s}
