@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -40,6 +43,15 @@ def joined() -> Iterator[tuple[Group, ...]]:
         groups = pool.each(join, [f"site{number}" for number in range(SITES)])
         yield tuple(groups)
         pool.each(Group.close, groups)
+
+
+@pytest.fixture
+def switching() -> Iterator[None]:
+    """Let threads take turns as often as they can."""
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval_s)
 
 
 def net(seed: int) -> nn.Module:
@@ -497,6 +509,28 @@ def test_of_a_large_model_a_sample_is_read() -> None:
         seen += sample_checksum([large]) != sample_checksum([torch.zeros_like(large)])
         large[place] = 0.0
     assert seen == 10
+
+
+def test_a_thread_may_average_while_another_steps(switching: None) -> None:
+    """Each watch of a process hears of every step, so two groups' threads meet in one watch."""
+    watch = Watch()
+    optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)
+    gradients = [torch.ones(1) for _ in range(1000)]
+    watch.averaged(gradients)
+    has_ended = threading.Event()
+
+    def average() -> None:
+        while not has_ended.is_set():
+            watch.averaged(gradients)
+
+    with ThreadPoolExecutor(1) as pool:
+        averaging = pool.submit(average)
+        try:
+            for _ in range(100):
+                watch.before_step(optimizer)
+        finally:
+            has_ended.set()
+        averaging.result()
 
 
 def test_odd_tensors_are_passed_over() -> None:

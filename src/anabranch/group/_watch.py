@@ -15,6 +15,9 @@ optimizer has its first step, so a second model's first step is compared, too.
 
 The watch runs inside a user's ``optimizer.step()``. It never raises, waits for another site or
 keeps a tensor alive. A checksum of parameters on a GPU waits for the GPU.
+
+Every watch of a process hears of every optimizer's step, in the thread of that step. So a lock
+guards what a watch remembers from a thread that steps while another one averages.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ class Watch:
     """The watch of one group at one site."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         # The storages of tensors averaged since a step used some of them, by the tensor's address.
         self._averaged: dict[int, Any] = {}
         self._has_stepped = False
@@ -58,26 +62,32 @@ class Watch:
 
     def averaged(self, given: Iterable[Any]) -> None:
         """Record averaged tensors, which may be gradients; skip arrays, which cannot be."""
-        self._means += 1
-        if self._has_stepped or len(self._averaged) > _MOST_GRADIENTS:
-            self._averaged.clear()
-            self._has_stepped = False
         tensors = [each for each in given if not isinstance(each, np.ndarray)]
+        with self._lock:
+            self._means += 1
+            if self._has_stepped or len(self._averaged) > _MOST_GRADIENTS:
+                self._averaged.clear()
+                self._has_stepped = False
         if not tensors:
             return
         from torch import Tensor, nn, strided
         from torch.multiprocessing.reductions import StorageWeakRef
 
         _begin(self)
-        for each in tensors:
-            if type(each) in (Tensor, nn.Parameter) and each.layout is strided:
-                address = each.data_ptr()
-                self._averaged.pop(address, None)  # so that the latest call sets the order
-                reference = StorageWeakRef(each.untyped_storage())
-                self._averaged[address] = reference
+        with self._lock:
+            for each in tensors:
+                if type(each) in (Tensor, nn.Parameter) and each.layout is strided:
+                    address = each.data_ptr()
+                    self._averaged.pop(address, None)  # so that the latest call sets the order
+                    reference = StorageWeakRef(each.untyped_storage())
+                    self._averaged[address] = reference
 
     def before_step(self, optimizer: Any) -> None:
         """Checksum the parameters that an optimizer is about to change by a mean, if due."""
+        with self._lock:
+            self._before_step(optimizer)
+
+    def _before_step(self, optimizer: Any) -> None:
         if not self._averaged:
             return
         step = self._steps.get(optimizer, self._steps_before) + 1
@@ -137,8 +147,9 @@ class Watch:
 
     def take(self) -> Model | None:
         """Return the checksum to compare, once; None where no comparison is due."""
-        model, self._model = self._model, None
-        self._has_compared |= model is not None
+        with self._lock:
+            model, self._model = self._model, None
+            self._has_compared |= model is not None
         return model
 
     @property
@@ -157,10 +168,11 @@ class Watch:
             others_go_on: whether the group was running. A newcomer repeats the others' steps, and
                 may round them differently, so that the next step is not compared as the first.
         """
-        self._steps.clear()
-        self._model = None
-        self._means, self._has_compared = 0, False
-        self._steps_before = 1 if others_go_on else 0
+        with self._lock:
+            self._steps.clear()
+            self._model = None
+            self._means, self._has_compared = 0, False
+            self._steps_before = 1 if others_go_on else 0
 
 
 def sample_checksum(parameters: Sequence[Any], earlier: bytes = b"") -> int:
