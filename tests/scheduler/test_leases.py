@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -150,22 +151,66 @@ def test_an_end_that_was_told_before_a_loss_is_void() -> None:
     assert not any(outcome.ended for outcome in said)
 
 
-def test_a_new_plan_is_for_the_numbers_after_the_lease() -> None:
+RECALLED = [(site, LeaseOver(0, is_void=False)) for site in SITES]
+
+
+def test_a_new_plan_is_for_the_numbers_after_those_that_members_have_begun() -> None:
     channels = make()
     lease = leased(channels)
-    channels.books.issue(SECOND)
+    assert channels.issue(SECOND).say == RECALLED
+    ask(channels, 2, lease.first, leased=True)  # begun before it heard of that
     (said,) = ask(channels, 1, lease.first).say
     assert isinstance(said[1], Grant)
     assert said[1].version == 1
-    number = lease.first
-    renewed: list[Lease] = []
-    while not renewed:
-        number += 1
-        renewed = [each for _, each in ask(channels, 1, number).say if isinstance(each, Lease)]
-    assert number < lease.first + lease.count
-    assert renewed[0].first == lease.first + lease.count
-    assert renewed[0].sizes[0].version == 2
-    assert renewed[0].sizes[0].plan_json
+    for site in SITES:
+        (said,) = ask(channels, 3, lease.first + site).say
+        assert isinstance(said[1], Grant)
+        assert said[1].version == 1, "a member that has not answered may have begun it"
+        channels.lease_ended(site, 0)
+    say = ask(channels, 3, lease.first + 4).say
+    (grant,) = [each for _, each in say if isinstance(each, Grant)]
+    assert grant.version == 2
+    leases = [each for _, each in say if isinstance(each, Lease)]
+    assert [each.first for each in leases] == [lease.first + 5] * 4
+    assert [each.sizes[0].version for each in leases] == [2] * 4
+    assert every(bool(each.sizes[0].plan_json) == (who != 3) for who, each in say[1:])
+
+
+def test_leases_under_a_new_plan_are_not_recalled_twice() -> None:
+    channels = make()
+    leased(channels)
+    assert channels.issue(SECOND).say
+    assert not channels.issue(replace(SECOND, version=3)).say
+    assert not channels.close("it is over").say
+    for site in SITES:
+        assert channels.books.why_closed is None
+        channels.lease_ended(site, 0)
+    assert channels.books.why_closed == "it is over"
+
+
+def test_an_answer_to_an_earlier_recall_does_not_count_for_a_later_one() -> None:
+    channels = make()
+    leased(channels)
+    assert channels.issue(SECOND).say
+    channels.lose((3,), replace(SECOND, version=3))
+    for site in (0, 1, 2):
+        channels.lease_ended(site, 0)  # to the first recall
+    channels.close("it is over")
+    assert channels.books.why_closed is None, "the answers to the second are yet to come"
+    for site in (0, 1, 2):
+        channels.lease_ended(site, 0)
+    assert channels.books.why_closed == "it is over"
+
+
+def test_an_answer_that_nobody_asked_for_changes_nothing() -> None:
+    channels = make()
+    leased(channels)
+    channels.lease_ended(0, 0)
+    channels.issue(SECOND)
+    for site in SITES[1:]:
+        channels.lease_ended(site, 0)
+    channels.close("it is over")
+    assert channels.books.why_closed is None
 
 
 def test_a_size_that_is_new_to_a_lease_has_the_latest_plan_and_the_leased_number() -> None:

@@ -201,8 +201,7 @@ class Admission:
             )
         )
         plan = self._planning.for_the_rest()
-        run.channels.books.issue(plan)
-        self._remember()
+        self._planning.issue(plan)
         self._planning.use(plan, f"{run.name(site)} is in step")
 
     def _introduce(self, site: int, buffer_elements: int) -> None:

@@ -7,6 +7,7 @@ together. Time is an argument. Each method returns an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
@@ -108,8 +109,9 @@ class Channels:
             name, books, self._dealing, self.following, self._settling, repairs
         )
         self._settles, self._leases = repairs, leases
-        # By channel, the members that may have begun leased exchanges unheard, as leases end.
-        self._recalled: dict[int, set[int]] = {}
+        # By channel, how many answers each member owes, as leases end. Until then, it may have
+        # begun leased exchanges unheard.
+        self._recalled: dict[int, Counter[int]] = {}
         self._closing = ""  # why, while members end their leases
         self._returns_early = books.tells_last = returns_early
         self.results = 0
@@ -133,6 +135,13 @@ class Channels:
     def incomplete(self) -> int:
         """The number of results that lack contributions of members."""
         return self._settling.incomplete
+
+    def issue(self, plan: Plan) -> Outcome:
+        """Use a plan for exchanges that no member has begun; leases under earlier plans end."""
+        outcome = Outcome()
+        self.books.issue(plan)
+        self._recall(outcome)
+        return outcome
 
     def add(self, plan: Plan, elements: int) -> Outcome:
         """Use a plan for buffers of one more order of magnitude; others may use it already."""
@@ -162,34 +171,41 @@ class Channels:
             reason: why no exchange follows.
         """
         outcome, self._closing = Outcome(), reason
-        for channel, book in enumerate(self.books):
-            if book.leases.last > book.latest_held:
-                self._end_leases(channel, False, outcome)
+        self._recall(outcome)
         self._take_recalled(outcome)
         return outcome
 
+    def _recall(self, outcome: Outcome) -> None:
+        """End the leases of all channels that members can still use."""
+        for channel, book in enumerate(self.books):
+            if book.leases.last > book.latest_held and channel not in self._recalled:
+                self._end_leases(channel, False, outcome)
+
     def _end_leases(self, channel: int, is_void: bool, outcome: Outcome) -> None:
         """Tell the members of a channel that its leases are over; they answer."""
-        members = {*self.books.members(channel)} - self.books.left
-        self._recalled[channel] = members
-        outcome.say += [(each, LeaseOver(channel, is_void)) for each in sorted(members)]
+        members = sorted({*self.books.members(channel)} - self.books.left)
+        self._recalled.setdefault(channel, Counter()).update(members)
+        outcome.say += [(each, LeaseOver(channel, is_void)) for each in members]
 
     def lease_ended(self, site: int, channel: int) -> Outcome:
         """Note that a site has asked for all exchanges that it has begun under leases."""
         outcome = Outcome()
-        self._recalled.get(channel, set()).discard(site)
+        owed = self._recalled.get(channel, Counter())
+        if owed[site]:  # else it has left meanwhile
+            owed[site] -= 1
         self._take_recalled(outcome)
         return outcome
 
     def _begins_no_more(self, sites: Collection[int], outcome: Outcome) -> None:
         """Note that sites make no further call."""
-        for awaited in self._recalled.values():
-            awaited.difference_update(sites)
+        for owed in self._recalled.values():
+            for site in sites:
+                del owed[site]
         self._take_recalled(outcome)
 
     def _take_recalled(self, outcome: Outcome) -> None:
         """Forget the leases that have ended at all members; then close, if that was decided."""
-        for channel in [each for each, awaited in self._recalled.items() if not awaited]:
+        for channel in [each for each, owed in self._recalled.items() if not any(owed.values())]:
             del self._recalled[channel]
             self.books[channel].leases.truncate(self.books[channel].latest_held)
         if not self._closing or self._recalled:

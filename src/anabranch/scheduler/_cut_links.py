@@ -20,7 +20,6 @@ What must never happen:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from itertools import permutations
 
 from anabranch.net.deadline import after
@@ -54,7 +53,6 @@ class CutLinks:
         run: the run.
         planning: plans with healed links.
         survivors: continue without cut links.
-        remember: writes the journal.
     """
 
     def __init__(
@@ -62,12 +60,10 @@ class CutLinks:
         run: Run,
         planning: Planning,
         survivors: Survivors,
-        remember: Callable[[], None],
     ) -> None:
         self._run = run
         self._planning = planning
         self._survivors = survivors
-        self._remember = remember
         self._probes = Probes()
         self._silences = Silences()
 
@@ -222,7 +218,6 @@ class CutLinks:
             return
         run.losses = run.losses.healed([*permutations(ends, 2)])
         plan = self._planning.for_the_rest()
-        run.channels.books.issue(plan)
-        self._remember()
+        self._planning.issue(plan)
         names = " and ".join(map(run.name, sorted(ends)))
         self._planning.use(plan, f"{names} reach each other again")

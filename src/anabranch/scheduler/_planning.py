@@ -98,24 +98,27 @@ class Planning:
         Args:
             newcomers: sites that will follow, beside the present followers.
         """
+        elements = self._run.channels.books.largest_elements
+        return self._plan_now(self._planner_for(elements), newcomers)
+
+    def _plan_now(self, planner: Planner | None, newcomers: Collection[int] = ()) -> Plan:
         followers = {*newcomers} | self._run.channels.following.sites
-        find = self._find(self._run.channels.books.largest_elements, followers)
-        plan, self.leaves = find()
+        plan, self.leaves = self._find(planner, followers)()
         return plan
 
     def _find(
-        self, elements: int, followers: Collection[int]
+        self, planner: Planner | None, followers: Collection[int]
     ) -> Callable[[], tuple[Plan, frozenset[int]]]:
         """Return a function that plans for the present losses; it may run in another thread.
 
         Args:
-            elements: of the buffers; 0 if that is not known.
+            planner: makes the plan.
             followers: sites that are to be leaves.
 
         Returns:
             A function that returns the plan, and the followers that are leaves of it.
         """
-        planner, believed = self._planner_for(elements), self._believed
+        believed = self._believed
         version, losses = self._run.channels.all.plan.version + 1, self._run.losses
         assert planner is not None
 
@@ -155,7 +158,8 @@ class Planning:
             networks = -1
             while networks != self._networks:  # again, if the network changed meanwhile
                 networks = self._networks
-                find = self._find(elements, run.channels.following.sites)
+                planner = self._planner_for(elements)
+                find = self._find(planner, run.channels.following.sites)
                 plan, _ = await asyncio.get_running_loop().run_in_executor(None, find)
         except Exception as error:  # any: no other code awaits this task, and the run must end
             run.abort(f"the scheduler failed to plan: {type(error).__name__}: {error}")
@@ -210,6 +214,22 @@ class Planning:
     def begin_with(self, plan: Plan) -> None:
         """Note the first plan, which sites get with their welcome."""
         self._auxiliary = plan.version, _flat(plan)
+
+    def replan(self, planner: Planner) -> None:
+        """Use another planner's trees for what is left of the network, from now on."""
+        run = self._run
+        if run.is_over or run.started_s is None or run.returning is not None:
+            return
+        plan = self._plan_now(planner)
+        self.issue(plan)
+        self.use(plan, "another planner was asked for")
+
+    def issue(self, plan: Plan) -> None:
+        """Use a plan for exchanges that no member has begun."""
+        outcome = self._run.channels.issue(plan)
+        self._remember()
+        for site, message in outcome.say:
+            self._run.post(site, message)
 
     def use(self, plan: Plan, why: str) -> None:
         """Log a plan that a loss or a return made necessary, and compare further plans with it."""
@@ -345,8 +365,7 @@ class Planning:
             version = self._run.channels.all.plan.version + 1
             replan = replace(replan, plan=replace(replan.plan, version=version))
             self._networks += 1
-            self._run.channels.books.issue(replan.plan)
-            self._remember()
+            self.issue(replan.plan)
             self._run.note(event_of(replan, self._run.since_start_s()))
             self._auxiliary = version, _flat(replan.plan)  # sites get these paths with the plan
         channels = self._run.channels

@@ -58,7 +58,6 @@ class Resumption:
         cut_links: tells sites of cut links.
         presence: waits for sites that come back and break off again.
         follow: acts on the outcome of calls.
-        remember: writes the journal.
         hear: acts on the messages that came before all sites were back.
     """
 
@@ -72,7 +71,6 @@ class Resumption:
         cut_links: CutLinks,
         presence: Presence,
         follow: Callable[[Outcome], None],
-        remember: Callable[[], None],
         hear: Callable[[int, AnyMessage], None],
     ) -> None:
         self._run = run
@@ -82,7 +80,6 @@ class Resumption:
         self._cut_links = cut_links
         self._presence = presence
         self._follow = follow
-        self._remember = remember
         self._hear = hear
         run.members.restore(memory.addresses, memory.incarnations)
         run.losses = memory.losses
@@ -150,8 +147,7 @@ class Resumption:
             run.channels.close(run.stopped)
         self._planning.begin_again()
         plan = self._planning.for_the_rest()
-        run.channels.books.issue(plan)
-        self._remember()
+        self._planning.issue(plan)
         run.broadcast(Patience(run.patience_s))
         self._planning.use(plan, "the scheduler was restarted")
         self._cut_links.tell_all()

@@ -78,7 +78,7 @@ from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.calls._dealing import Chunking, Dispatching
 from anabranch.scheduler.calls._outcome import Outcome
 from anabranch.scheduler.dependence import dispensable
-from anabranch.scheduler.losses import Repairs
+from anabranch.scheduler.losses import Planner, Repairs
 from anabranch.scheduler.membership._life import Happens, Stage
 from anabranch.scheduler.memory import Journal
 from anabranch.scheduler.pacing import PaceBook
@@ -225,7 +225,7 @@ class Scheduler:
             keeper.remember,
             lambda: self._beginning.if_all_ready(),
         )
-        self._cut_links = CutLinks(run, planning, self._survivors, keeper.remember)
+        self._cut_links = CutLinks(run, planning, self._survivors)
         self.presence = Presence(
             run,
             work,
@@ -249,7 +249,6 @@ class Scheduler:
                 self._cut_links,
                 self.presence,
                 self._outcomes.follow,
-                keeper.remember,
                 self._hear,
             )
 
@@ -331,6 +330,14 @@ class Scheduler:
     def stopped(self) -> str | None:
         """Why the run is to end before its last round, or None."""
         return self._run.stopped
+
+    def replan(self, planner: Planner) -> None:
+        """Use another planner's trees for the exchanges that no member has begun.
+
+        They are for the sites and links that are left, until a loss or a measurement brings the
+        next plan.
+        """
+        self._planning.replan(planner)
 
     def abort(self, reason: str) -> None:
         """End the run everywhere; only the first reason counts."""

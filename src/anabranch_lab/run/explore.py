@@ -37,6 +37,7 @@ from anabranch.net.messages import Admitted, Contribution
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import AnyPlanner, Balanced, Fapt, Packed, Spanning, Star
 from anabranch.scheduler.deal import ByShare
+from anabranch.scheduler.losses import or_packed
 from anabranch.scheduler.run import Abandoned
 from anabranch.scheduler.server import Scheduler
 from anabranch.site.collectives import Round
@@ -92,7 +93,7 @@ class Fault:
     Args:
         kind: ``kill`` a site; or, for a while, ``sever`` or ``hush`` the links between two,
             ``unplug`` a site from the scheduler, ``pause`` one, ``restart`` or ``stall`` the
-            scheduler.
+            scheduler. ``replan`` is no fault: calls continue over other trees.
         at_s: when, in seconds after all sites are ready.
         site, other: the sites that it concerns.
         for_s: how long it lasts, seconds; after a kill, how long the site stays away, where sites
@@ -187,7 +188,18 @@ def make_case(seed: int) -> Case:
     if rng.random() < 0.5:
         case = _with_least(case)
     case = replace(case, returns_early=rng.random() < 0.7)
-    return _with_calls_in_a_row(rng, case) if rng.random() < 0.4 else case
+    if rng.random() < 0.4:
+        case = _with_calls_in_a_row(rng, case)
+    if rng.random() < 0.3:
+        case = replace(case, faults=(*case.faults, *_replans(rng, case)))
+    return case
+
+
+def _replans(rng: random.Random, case: Case) -> Iterator[Fault]:
+    """Yield the moments of some new plans."""
+    length_s: float = sum(0.1 + max(at_sites) for at_sites in zip(*case.pauses_s, strict=True))
+    for _ in range(rng.randint(1, 3)):
+        yield replace(_fault(rng, case.overlay.size, length_s), kind="replan")
 
 
 def _cut_way(rng: random.Random, case: Case) -> Fault:
@@ -544,7 +556,15 @@ async def _run(
         network.revive(None)
         await start_scheduler()
 
-    script = loop.create_task(_script(case, network, ready, lives, come, restart))
+    def replan(number: int) -> None:
+        def plan(overlay: Overlay, version: int, _: plans.Plan | None) -> plans.Plan:
+            return planners[number % len(planners)].plan(overlay, version=version)
+
+        planners: list[AnyPlanner] = [Packed(), Spanning(), Balanced()]
+        if not network.scheduler.dead:
+            schedulers[-1].replan(or_packed(plan))
+
+    script = loop.create_task(_script(case, network, ready, lives, come, restart, replan))
     try:
         async with asyncio.timeout(_DEADLINE_S):
             while waiting := [task for task in lives.values() if not task.done()]:
@@ -734,6 +754,7 @@ async def _script(
     lives: dict[int, asyncio.Task[None]],
     come: Callable[[int, float, int], asyncio.Task[None]],
     restart: Callable[[float], Coroutine[Any, Any, None]],
+    replan: Callable[[int], None],
 ) -> None:
     await ready.wait()
     began_s = asyncio.get_running_loop().time()
@@ -743,6 +764,9 @@ async def _script(
         host = network.sites[fault.site]
         if fault.kind == "restart":
             await restart(fault.for_s)
+            return
+        if fault.kind == "replan":
+            replan(fault.site)
             return
         if fault.kind == "stall":
             scheduler = network.scheduler

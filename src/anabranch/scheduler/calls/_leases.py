@@ -11,10 +11,8 @@ the scheduler with its request, and waits for no answer::
 
 - A member may also ask for a leased number, and gets the same grant: a size may be new to the
   lease, or the lease may be on its way.
-- A lease is as long as it takes to renew it. So a new plan needs no recall: it is in use after a
-  few round trips.
-- A lease is recalled where it is not used, and at the end of a run: each member answers once it has
-  asked for all that it has begun.
+- A lease is recalled for a new plan, at the end of a run, and where it is not used. Each member
+  answers once it has asked for all that it has begun. Later numbers have the new plan.
 - A loss makes a lease void. Members may have begun exchanges of it that the scheduler has not heard
   of. So each of its further exchanges is interrupted as it begins, and completed by a repair.
 
