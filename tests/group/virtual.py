@@ -50,27 +50,42 @@ async def at_once(group: AsyncGroup, lanes: Network) -> bool:
     return True
 
 
-def run(*programs: Program, service: Service | None = None, start: Start = at_once) -> list[Any]:
+async def as_told(group: AsyncGroup, lanes: Network) -> bool:
+    """Start a site's part as its scheduler tells."""
+    await group.start(group.settings.transport(), lanes)
+    return True
+
+
+def run(
+    *programs: Program,
+    service: Service | None = None,
+    start: Start = at_once,
+    truth: Overlay | None = None,
+    log: Log | None = None,
+) -> list[Any]:
     """Run a program at each site of a group, each to its end; return what they return.
 
     Args:
         programs: one for each site.
         service: of the group; one that all-reduces if not given.
         start: starts a site's part, on its network; returns False where the site is lost before.
+        truth: the network as it is; None for what the service believes.
+        log: of the scheduler.
 
     Raises:
         Exception: what a program raises, or the scheduler.
     """
-    return run_virtually(
-        _run(programs, service or Service(complete(len(programs)), awareness=None), start)
-    )
+    service = service or Service(complete(len(programs)), awareness=None)
+    return run_virtually(_run(programs, service, start, truth or service.overlay, log or Log()))
 
 
-async def _run(programs: tuple[Program, ...], service: Service, start: Start) -> list[Any]:
+async def _run(
+    programs: tuple[Program, ...], service: Service, start: Start, truth: Overlay, log: Log
+) -> list[Any]:
     loop = asyncio.get_running_loop()
-    network = SimulatedNetwork(loop, service.overlay, seed=1, control_latency_s=CONTROL_S)  # type: ignore[arg-type]
+    network = SimulatedNetwork(loop, truth, seed=1, control_latency_s=CONTROL_S)  # type: ignore[arg-type]
     with network.scheduler.in_process():
-        scheduler = service.scheduler(network.control(None), "token", Log())
+        scheduler = service.scheduler(network.control(None), "token", log)
         address = await scheduler.listen(("scheduler", 0))
 
     async def live(site: int, program: Program) -> Any:

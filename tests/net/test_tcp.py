@@ -39,6 +39,7 @@ from anabranch.net.messages import (
 )
 from anabranch.net.network import Connection
 from anabranch.net.tcp import (
+    BY_ROUND_TRIP,
     Networks,
     TcpNetwork,
     may_set_congestion_control,
@@ -670,6 +671,8 @@ def test_a_receiver_that_breaks_ends_the_connection_on_both_sides(shares_memory:
     [
         ({"bbr", "cubic"}, {"10.0.0.1": "cubic"}, 1),
         ({"bbr", "cubic"}, {"10.0.0.1": "cubic", "10.0.0.2": "bbr"}, 2),
+        ({"bbr", "cubic"}, {"10.0.0.1": BY_ROUND_TRIP}, 2),
+        ({"cubic"}, {"10.0.0.1": BY_ROUND_TRIP}, 4),
         ({"cubic"}, {"10.0.0.1": "cubic", "10.0.0.2": "bbr"}, 4),
         ({"cubic"}, {"127.0.0.1": "bbr", "localhost": "bbr"}, 1),
         ({"cubic"}, {}, 1),

@@ -172,7 +172,7 @@ async def play(seed: int) -> None:
         if version <= scheduler.channels.all.plan.version:
             return  # a later one was faster
         plan = draw_plan(rng, overlay, version)
-        scheduler._planning.issue(plan)
+        scheduler.planning.issue(plan)
         if rng.random() < 0.5:  # of another plan than some sites run under
             paths = tuple(path for each in plan.auxiliary.values() for path in each)
             scheduler._run.broadcast(Auxiliary(version - int(rng.integers(2)), paths))

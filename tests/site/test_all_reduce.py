@@ -247,7 +247,7 @@ def test_a_new_plan_counts_from_the_next_round_that_no_site_has_asked_for() -> N
             mean = np.mean(buffers, axis=0)
             started = asyncio.ensure_future(cluster.all_reduce(buffers))
             await cluster.witness.has_begun[version - 1].wait()
-            cluster.scheduler._planning.issue(plan)
+            cluster.scheduler.planning.issue(plan)
             versions += [{done.version for done in await started}]
             np.testing.assert_allclose(buffers[3], mean, rtol=1e-4, atol=1e-6)
         buffers = random_buffers(9, 300, seed=9)

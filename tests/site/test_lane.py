@@ -253,6 +253,13 @@ def test_a_window_covers_the_time_a_credit_takes_to_come_back(
     assert relay_window(there, back, chunk_bytes=100_000) == window
 
 
+def test_a_window_covers_what_is_asked_for_where_a_links_latency_is_not_known() -> None:
+    there, back = Link(0, 1, 8e6), Link(1, 0, 8e6)
+    assert relay_window(there, back, chunk_bytes=100_000, least_bytes=1_000_000) == 2 + 10
+    far = Link(0, 1, 80e6, 0.2)
+    assert relay_window(far, back, chunk_bytes=100_000, least_bytes=1_000_000) == 2 + 20
+
+
 def test_a_window_is_for_the_fastest_the_link_ever_is() -> None:
     trace = Trace((0.0, 60.0), (8e6, 80e6))
     there, back = Link(0, 1, 8e6, 0.05, trace=trace), Link(1, 0, 8e6, 0.05)

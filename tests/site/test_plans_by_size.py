@@ -226,7 +226,7 @@ def test_a_group_whose_links_are_faster_than_a_core_plans_for_the_core(
     async def run() -> Overlay:
         control = simulated(overlay).control(None)
         scheduler = service.scheduler(control, TOKEN, Witness())
-        return scheduler._planning.belief()
+        return scheduler.planning.belief()
 
     assert run_virtually(run()).sites == world.sites  # so that it plans again for cores, too
     elements, chunk_elements = 60_000_000, 1 << 16

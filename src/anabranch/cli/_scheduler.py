@@ -73,7 +73,7 @@ def scheduler(
     ] = "",
     measure: Annotated[
         bool,
-        typer.Option(help="Assume that all links are equal until they are measured."),
+        typer.Option(help="Know no rates: a burst over each link measures it as the group begins."),
     ] = False,
     keep_plan: Annotated[
         bool,
@@ -299,5 +299,5 @@ def _service(
         return Service(network, planner, None, deal=ByShare())
     if keep_plan:
         return Service(network, planner, None)
-    awareness = Passive(start="equal" if measure else "overlay")
+    awareness = Passive(start="burst" if measure else "overlay")
     return Service(network, planner, awareness)

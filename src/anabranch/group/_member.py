@@ -25,7 +25,7 @@ from anabranch.group._thread import LoopThread, switching
 from anabranch.group._whole import Whole
 from anabranch.group.async_group import AsyncGroup, Callbacks, Door, Ports, join
 from anabranch.net.errors import PeerError, RunAborted
-from anabranch.net.tcp import LANE_SILENCE_S, Networks
+from anabranch.net.tcp import BY_ROUND_TRIP, LANE_SILENCE_S, Networks
 from anabranch.net.tls import Credentials
 from anabranch.site.agent import Gossips
 from anabranch.site.collectives import RunEnded
@@ -134,6 +134,7 @@ class Member:
             site.welcome.addresses,
             settings.silence_s or LANE_SILENCE_S,
             settings.stillness_s,
+            BY_ROUND_TRIP if settings.assumes_rates else None,
         )
         elements = 0 if served is None else len(served.model)
         transport = settings.transport(elements, strands)

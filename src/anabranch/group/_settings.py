@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from anabranch.merge import AnyMerge
     from anabranch.period import Gossip
 
+# A site's links may have more latency and a higher rate than its group's overlay says.
+_RELAYED_BYTES = 8_000_000
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How sites send, measure, serve and gossip, the same at all of them.
@@ -98,7 +101,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             room_elements = max(kept, most)
         chunk = self.chunk_elements(elements)
         auxiliary, leases = self.auxiliary, self.leases
-        return Transport(chunk, most, room_elements, strands, auxiliary, kept, leases)
+        relayed = 0 if self.job_json else _RELAYED_BYTES
+        return Transport(chunk, most, room_elements, strands, auxiliary, kept, leases, relayed)
 
     @property
     def leases(self) -> bool:

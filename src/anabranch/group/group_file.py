@@ -133,7 +133,7 @@ class GroupFile(Table, frozen=True, kw_only=True):
         """
         route, awareness = self.route, self.awareness
         if awareness is None and self.pace is None and not self.keep_plan:
-            awareness = Passive(start="equal" if self.sites else "overlay")
+            awareness = Passive(start="burst" if self.sites else "overlay")
         if isinstance(route, FromFile):
             route = replace(route, path=str(Path(folder, route.path).resolve()))
         return Service(

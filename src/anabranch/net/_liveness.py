@@ -20,6 +20,7 @@ from anabranch.net.silence import Silence, Unanswered, answers, is_way_down
 # Fields of the kernel's struct tcp_info (linux/tcp.h): unanswered probes of a closed window,
 # unacknowledged segments, and the milliseconds since the latest data and acknowledgment.
 _TCP_INFO = struct.Struct("=3xB20xI24xII")
+_ROUND_TRIP = struct.Struct("=68xI")  # tcpi_rtt, microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +184,14 @@ class Liveness:
 
 def _never() -> bool:
     return False
+
+
+def round_trip_s(tcp: socket.socket) -> float | None:
+    """Return a connection's round trip as its kernel measures it; None where it does not say."""
+    if not hasattr(socket, "TCP_INFO"):
+        return None
+    told = tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ROUND_TRIP.size)
+    return _ROUND_TRIP.unpack(told)[0] / 1e6 if len(told) == _ROUND_TRIP.size else None
 
 
 def account_of(tcp: socket.socket) -> tuple[int, int, int, int] | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 36
+WIRE_VERSION = 37
 MOST_GATHERED_BYTES = 1 << 20
 """The largest value that a site may contribute to a gathering (:class:`Gather`)."""
 MOST_NAME_CHARACTERS = 200  # of a subgroup's name, and of a gathering's purpose
@@ -157,6 +157,26 @@ class Letter(ChunkMessage, frozen=True):
     weight: float = 1.0
     steps: int = 0
     is_answer: bool = False
+
+
+class BurstChunk(ChunkMessage, frozen=True):
+    """Filler that measures the link which carries it, see :mod:`anabranch.site._bursts`.
+
+    ``exchange`` and ``version`` are 0, and the path is one link.
+
+    Attributes:
+        is_answered: whether the receiver answers :class:`BurstHeard`.
+        round_trip_s: in the last chunk, the round trip that the sender measured; else None.
+    """
+
+    is_answered: bool = False
+    round_trip_s: float | None = None
+
+
+class BurstHeard(Message, frozen=True):
+    """To a neighbour: this chunk of its burst has arrived."""
+
+    chunk: int
 
 
 class LetterEnds(Message, frozen=True):
@@ -923,6 +943,10 @@ class Measured(Message, frozen=True):
     links: tuple[LinkRate, ...]
 
 
+class BurstsOver(Message, frozen=True):
+    """From a site: it has told what the bursts show, with which neighbours began."""
+
+
 class ProceedRequest(Message, frozen=True):
     """From a worker: it has sent an update to the servers (R²SP's Request-to-Proceed).
 
@@ -1238,6 +1262,8 @@ AnyMessage = (
     | PartialSum
     | Result
     | Letter
+    | BurstChunk
+    | BurstHeard
     | LetterEnds
     | LetterTaken
     | StepsKnown
@@ -1288,6 +1314,7 @@ AnyMessage = (
     | Progress
     | Auxiliary
     | Measured
+    | BurstsOver
     | ProceedRequest
     | Proceed
     | Abandon

@@ -28,7 +28,7 @@ from weakref import WeakSet
 
 from anabranch.net import _shared_memory as shared_memory
 from anabranch.net import pipe, tls
-from anabranch.net._liveness import Liveness, Patience
+from anabranch.net._liveness import Liveness, Patience, round_trip_s
 from anabranch.net._rings import PIECE_BYTES, IncomingRing, OutgoingRing
 from anabranch.net.addresses import is_loopback, show
 from anabranch.net.deadline import Deadline, after, within
@@ -456,8 +456,14 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._liveness.tell(told)
 
     def send_by(self, congestion_control: str) -> None:
-        """Use this congestion control from now on, unless the peer is on this machine."""
+        """Use this congestion control from now on, unless the peer is on this machine.
+
+        Args:
+            congestion_control: its name, or :data:`BY_ROUND_TRIP`.
+        """
         if self._own.family != socket.AF_UNIX and not _is_here(self._own):
+            if congestion_control == BY_ROUND_TRIP:
+                congestion_control = _suits((round_trip_s(self._own) or 0.0) / 2)
             set_congestion_control(self._own, congestion_control)
             # Urgent data can overtake data that waits here, but not data in the kernel.
             self._own.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, _UNSENT_BYTES)
@@ -915,6 +921,9 @@ STRANDS_INSTEAD = 4
 # connection, .908 and .910 with two, and .903 with three (one run each by hand, two with two).
 _STRANDS_OF_BBR = 2
 _NEAR_S = 1e-3  # one-way latency within a building
+BY_ROUND_TRIP = "by round trip"
+"""In place of a congestion control's name: the one that suits the round trip of each connection, as
+it is made. For links whose latency is not known."""
 
 
 def suits(link: Link) -> str:
@@ -927,7 +936,11 @@ def suits(link: Link) -> str:
     >>> suits(Link(0, 1, 1e8, latency_s=0.03)), suits(Link(0, 1, 1e8))
     ('bbr', 'cubic')
     """
-    return "bbr" if link.latency_s >= _NEAR_S or link.loss else "cubic"
+    return _suits(link.latency_s, link.loss)
+
+
+def _suits(latency_s: float, loss: float = 0.0) -> str:
+    return "bbr" if latency_s >= _NEAR_S or loss else "cubic"
 
 
 def strands_of(controls: Mapping[Address, str]) -> int:
@@ -941,6 +954,8 @@ def strands_of(controls: Mapping[Address, str]) -> int:
     1
     """
     wanted = {control for (host, _), control in controls.items() if not is_loopback(host)}
+    if BY_ROUND_TRIP in wanted:
+        wanted = {"bbr", "cubic"}  # both may be
     if not all(map(may_set_congestion_control, wanted)):
         return STRANDS_INSTEAD
     return _STRANDS_OF_BBR if "bbr" in wanted else 1
@@ -988,7 +1003,8 @@ class Networks:
             addresses: of the neighbours, by index; see ``moved``.
             least_silence_s: the least silence that ends a lane, at either end.
             stillness_s: the least silence that ends a lane while the peer's kernel answers.
-            congestion_control: of every lane; None to choose by link, see :func:`suits`.
+            congestion_control: of every lane, or :data:`BY_ROUND_TRIP`; None to choose by link, see
+                :func:`suits`.
         """
         # Incoming lanes need the same silences: a lane that one end gives up is lost to both.
         self.data.give_up_after(least_silence_s, stillness_s)

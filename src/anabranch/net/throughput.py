@@ -68,6 +68,29 @@ class Estimator(Protocol):
         """Add a message, in order of arrival; return a new estimate, or None for none."""
 
 
+def burst_rate_bps(arrivals: Sequence[tuple[float, int]]) -> float | None:
+    """Return the rate of a burst's second half, since a TCP connection begins slowly.
+
+    Args:
+        arrivals: when each chunk had arrived, seconds, and its bytes; in order.
+
+    Returns:
+        None where the burst is too short to tell.
+
+    >>> burst_rate_bps([(0.0, 10), (1.0, 10), (1.5, 10), (2.0, 10)])
+    160.0
+    """
+    half = sum(size for _, size in arrivals) / 2
+    before = 0
+    for place, (at_s, size) in enumerate(arrivals):
+        before += size
+        if before >= half:
+            took_s = arrivals[-1][0] - at_s
+            later = sum(size for _, size in arrivals[place + 1 :])
+            return 8 * later / took_s if later and took_s > 0 else None
+    return None
+
+
 class ChunkMeanEstimator:
     """The mean of size / (received - sent) over a few large chunks (NetStorm, eq. 14).
 

@@ -69,11 +69,11 @@ class Beginning:
             return
         run.started_s = run.now_s()
         self._keeper.begin()
-        self._planning.begin(buffer_elements)
+        ready = run.lives.sites(Stage.READY)
+        self._planning.begin(buffer_elements, ready)
         if buffer_elements:
             run.note_began(buffer_elements)
         self._keeper.remember()
-        ready = run.lives.sites(Stage.READY)
         run.lives.happens(Happens.BEGINS, *ready)
         for each in ready:
             run.post(each, Start())

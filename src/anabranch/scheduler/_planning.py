@@ -13,16 +13,17 @@ for. A plan that was made in a thread is made again if that number changed meanw
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from anabranch import plan as plans
 from anabranch.exchange.ranges import Ranges
 from anabranch.log import events, units
-from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
-from anabranch.net.messages import Auxiliary, LinkRate, Measured
+from anabranch.net.messages import Auxiliary
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
+from anabranch.scheduler._awaited_bursts import AwaitedBursts
+from anabranch.scheduler._measurements import Measurements
 from anabranch.scheduler._plans_by_size import order_of
 from anabranch.scheduler._policy import Replan, event_of
 from anabranch.scheduler._replan_loop import ReplanLoop
@@ -30,14 +31,13 @@ from anabranch.scheduler._transfer import shares
 from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.calls._outcome import Outcome
 from anabranch.scheduler.losses import Planner
-from anabranch.scheduler.run import LONGEST_S, Run
+from anabranch.scheduler.run import Run
 
 Path = tuple[int, ...]
 Planners = Callable[[int], Planner]
 """Returns the planner for buffers of so many elements."""
 
 _ELEMENT_BYTES = 4
-_MEASURABLE_BPS = 1.0, 1e15
 
 
 class Planning:
@@ -55,6 +55,8 @@ class Planning:
 
     Attributes:
         leaves: the followers that the latest plan for the rest has as leaves only.
+        measurements: takes what sites measure.
+        bursts: whose end the first plan for a size of buffers waits for.
     """
 
     def __init__(
@@ -78,6 +80,8 @@ class Planning:
         # The auxiliary paths that sites have, and the version of their plan.
         self._auxiliary = plan.version, _flat(plan)
         self._replan_loop: ReplanLoop | None = None  # from the run's beginning on
+        self.measurements = Measurements(run, awareness, remember)
+        self.bursts = AwaitedBursts(self._learn)
         self.leaves: frozenset[int] = frozenset()
 
     @property
@@ -92,16 +96,14 @@ class Planning:
 
     # --- after a loss
 
-    def for_the_rest(self, newcomers: Collection[int] = ()) -> Plan:
+    def for_the_rest(self, newcomers: Collection[int] = (), planner: Planner | None = None) -> Plan:
         """Return a plan without lost sites and links; its version follows the one in force.
 
         Args:
             newcomers: sites that will follow, beside the present followers.
+            planner: makes it; None for the run's.
         """
-        elements = self._run.channels.books.largest_elements
-        return self._plan_now(self._planner_for(elements), newcomers)
-
-    def _plan_now(self, planner: Planner | None, newcomers: Collection[int] = ()) -> Plan:
+        planner = planner or self._planner_for(self._run.channels.books.largest_elements)
         followers = {*newcomers} | self._run.channels.following.sites
         plan, self.leaves = self._find(planner, followers)()
         return plan
@@ -156,6 +158,7 @@ class Planning:
         run, order = self._run, order_of(elements)
         try:
             networks = -1
+            await self.bursts.told()
             while networks != self._networks:  # again, if the network changed meanwhile
                 networks = self._networks
                 planner = self._planner_for(elements)
@@ -220,7 +223,7 @@ class Planning:
         run = self._run
         if run.is_over or run.started_s is None or run.returning is not None:
             return
-        plan = self._plan_now(planner)
+        plan = self.for_the_rest(planner=planner)
         self.issue(plan)
         self.use(plan, "another planner was asked for")
 
@@ -234,6 +237,7 @@ class Planning:
     def use(self, plan: Plan, why: str) -> None:
         """Log a plan that a loss or a return made necessary, and compare further plans with it."""
         self._networks += 1
+        self.bursts.over(*self._run.losses.lost)
         if self._run.started_s is not None:  # before that, the log's first event has the plan
             self._write(plan, why)
         if self._auxiliary[1] or plan.auxiliary:  # before an exchange is repaired under the plan
@@ -269,13 +273,26 @@ class Planning:
 
     # --- for better measurements
 
-    def begin(self, elements: int) -> None:
-        """Compare plans from the run's beginning on, for buffers of so many elements."""
+    def begin(self, elements: int, sites: Collection[int]) -> None:
+        """Compare plans from the run's beginning on.
+
+        Args:
+            elements: of the buffers; 0 if that is not known.
+            sites: that begin.
+        """
         if self._awareness is not None:
+            if self._awareness.bursts:
+                self.bursts.begin(sites)
             losses, planner = self._run.losses, self._planner_for(elements)
             if planner is not None and (losses.lost or losses.cut):
                 self._awareness.go_on(losses, self._run.channels.all.plan, planner)
             self._begin_to_look(self._awareness, _ELEMENT_BYTES * elements)
+
+    def _learn(self) -> None:
+        """Plan for the network that the bursts show."""
+        if self._awareness is not None:
+            self._awareness.learn(self._run.since_start_s())
+            self._networks += 1
 
     def begin_again(self) -> None:
         """Compare plans again after a restart of the scheduler."""
@@ -307,50 +324,6 @@ class Planning:
             looking.cancel()
         if self._replan_loop is not None:
             self._replan_loop.close()
-
-    def hear(self, site: int, message: Measured) -> None:
-        """Take the measurements of a site.
-
-        Raises:
-            OutOfPlaceMessage: a link that does not lead to the site.
-            MalformedMessage: an impossible rate or latency.
-        """
-        name = self._run.name(site)
-        known = frozenset() if self._awareness is None else self._awareness.measured_links
-        for rate in message.links:
-            if self._run.overlay.link(rate.source, site) is None:
-                raise OutOfPlaceMessage(f"{name} measured a link from {rate.source}")
-            slow, fast = _MEASURABLE_BPS
-            latency_s = 0.0 if rate.latency_s is None else rate.latency_s
-            if not slow <= rate.rate_bps <= fast or not 0 <= latency_s <= LONGEST_S:
-                raise MalformedMessage(f"{name} measured {rate}")
-            self._run.note(
-                events.LinkMeasured(
-                    at_s=self._run.since_start_s(),
-                    site=site,
-                    source=rate.source,
-                    target=site,
-                    rate_bps=rate.rate_bps,
-                    latency_s=rate.latency_s,
-                    chunks=rate.chunks,
-                )
-            )
-            if self._awareness is not None:
-                self._awareness.measured(rate.source, site, rate, self._run.since_start_s())
-        # Only a link's first measurement is worth a write of the journal. Later ones are written
-        # with the next change.
-        if self._awareness is not None and self._awareness.measured_links != known:
-            self._remember()
-
-    def recall(self, rates: Iterable[tuple[int, LinkRate]]) -> None:
-        """Restore the belief of measured links from the journal.
-
-        Args:
-            rates: each link's target, and the rest.
-        """
-        if self._awareness is not None:
-            for site, rate in rates:
-                self._awareness.measured(rate.source, site, rate, self._run.since_start_s())
 
     def _found(self, replan: Replan | None, paths: tuple[Path, ...]) -> None:
         """Use the result of a look at plans."""

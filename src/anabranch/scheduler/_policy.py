@@ -128,6 +128,13 @@ class Policy:
             least_gain=self._least_gain,
         )
 
+    def learn(self, belief: Overlay) -> None:
+        """Take a network as the one that the plan in force was made for.
+
+        Links were measured before the first exchange, for which a plan is yet to be made.
+        """
+        self._made_for = self._considered = belief
+
     def consider(self, belief: Overlay, size_bytes: float, chunk_bytes: float) -> Replan | None:
         """Return a better plan, which is in force from now on; None if there is none.
 

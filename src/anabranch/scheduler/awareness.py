@@ -66,6 +66,10 @@ class Awareness:
         collector: keeps the measurements; a `Latest` is used without a forecast. None for an
             oracle.
         truth: the overlay, with its traces: the belief of an oracle.
+        bursts: whether bursts measure links as the run begins.
+
+    Attributes:
+        bursts: see above.
     """
 
     def __init__(
@@ -76,7 +80,9 @@ class Awareness:
         chunk_elements_of: Callable[[int], int],
         collector: Collector | Latest | None,
         truth: Overlay,
+        bursts: bool = False,
     ) -> None:
+        self.bursts = bursts
         self.update_time_s = update_time_s
         self._policy = policy
         self._search = self._whole_search = search
@@ -106,6 +112,11 @@ class Awareness:
     def made_for(self) -> Overlay:
         """The network that the plan in force was made for, as it was believed then."""
         return self._policy.made_for
+
+    def learn(self, now_s: float) -> None:
+        """Take the present belief as the network that the plan in force was made for."""
+        if isinstance(self._policy, Policy):
+            self._policy.learn(self.belief(now_s))
 
     def measured(self, source: int, target: int, rate: LinkRate, now_s: float) -> None:
         """Take a measurement of a link."""
@@ -198,7 +209,9 @@ class Passive(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="passive"
             In a forest: how many more updates a second its workers must make, relative, while eq.
             14 of HAAF does not grow. Default 0.02, and 0.1 in a forest.
         start: the belief of links before they are measured: the ``overlay``'s rates, or ``equal``
-            rates.
+            rates. With ``burst``, rates are equal until a burst over each link has measured it,
+            before the first exchange, see :mod:`anabranch.site._bursts`.
+        burst_bytes: the most bytes of such a burst; it also ends after a second.
         belief: the belief of links after that. A ``forecast`` for the next round, see
             :mod:`anabranch.scheduler._collector` and :mod:`anabranch.scheduler._rate_forecast`. Or
             the ``latest`` measurement of each, and the start's rate for a link without one, as in
@@ -211,7 +224,8 @@ class Passive(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="passive"
         probe_chunks: for ``chunk-mean``: the number of chunks for an estimate (PROBE_CHUNK_NUM).
     """
 
-    start: Literal["overlay", "equal"] = "overlay"
+    start: Literal["overlay", "equal", "burst"] = "overlay"
+    burst_bytes: Positive = 8_000_000
     belief: Literal["forecast", "latest"] = "forecast"
     estimator: Literal["busy-period", "chunk-mean"] = "busy-period"
     probe_chunk_elements: Positive | None = None
@@ -219,7 +233,7 @@ class Passive(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="passive"
 
     def believed(self, overlay: Overlay) -> Overlay:
         """Return the belief of the network before a run."""
-        return equal_rates(overlay) if self.start == "equal" else overlay
+        return overlay if self.start == "overlay" else equal_rates(overlay)
 
     def measuring(self) -> Measuring:
         """Return how each site measures its links."""
@@ -228,6 +242,7 @@ class Passive(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="passive"
             probe_elements=self.probe_chunk_elements,
             probe_chunks=self.probe_chunks,
             report_interval_s=self.update_time_s / _REPORTS_AN_UPDATE,
+            burst_bytes=self.burst_bytes if self.start == "burst" else 0,
         )
 
     def awareness(
@@ -263,6 +278,7 @@ class Passive(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="passive"
             chunk_elements_of,
             collector,
             overlay,
+            self.start == "burst",
         )
 
 

@@ -21,6 +21,7 @@ from anabranch.net.messages import (
     Agreed,
     AnyMessage,
     AskAhead,
+    BurstsOver,
     CaughtUp,
     CutOff,
     ExchangeEnded,
@@ -78,7 +79,7 @@ from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.calls._dealing import Chunking, Dispatching
 from anabranch.scheduler.calls._outcome import Outcome
 from anabranch.scheduler.dependence import dispensable
-from anabranch.scheduler.losses import Planner, Repairs
+from anabranch.scheduler.losses import Repairs
 from anabranch.scheduler.membership._life import Happens, Stage
 from anabranch.scheduler.memory import Journal
 from anabranch.scheduler.pacing import PaceBook
@@ -176,7 +177,7 @@ class Scheduler:
             chunking,
             dispatching,
             repairs is not None,
-            lambda holders, receiver, elements, version: self._planning.transfer(
+            lambda holders, receiver, elements, version: self.planning.transfer(
                 holders, receiver, elements, version
             ),
             by_size=planners is not None,
@@ -210,7 +211,7 @@ class Scheduler:
                 last_to,
             )
         form_groups = self._pace.found if self._pace is not None and reforming else None
-        self._planning = planning = Planning(
+        self.planning = planning = Planning(
             run, plan, awareness, planner, planners, keeper.remember, form_groups
         )
         self._admission = Admission(run, planning, self._pace, keeper.remember)
@@ -286,7 +287,7 @@ class Scheduler:
         try:
             await self._run.end
         finally:
-            self._planning.close()
+            self.planning.close()
             if self._pace is not None:
                 self._pace.stop_looking()
 
@@ -330,14 +331,6 @@ class Scheduler:
     def stopped(self) -> str | None:
         """Why the run is to end before its last round, or None."""
         return self._run.stopped
-
-    def replan(self, planner: Planner) -> None:
-        """Use another planner's trees for the exchanges that no member has begun.
-
-        They are for the sites and links that are left, until a loss or a measurement brings the
-        next plan.
-        """
-        self._planning.replan(planner)
 
     def abort(self, reason: str) -> None:
         """End the run everywhere; only the first reason counts."""
@@ -421,7 +414,7 @@ class Scheduler:
             return
         if run.lives[site] == Stage.GONE:
             return  # an excluded site: its session lasts only until it has heard that it may end
-        self._planning.look_in_time()
+        self.planning.look_in_time()
         if run.is_newcomer(site) and not isinstance(message, Reformed):
             self._admission.hear(site, message)
             self.presence.bear(site)
@@ -477,7 +470,9 @@ class Scheduler:
             case Progress():
                 self._outcomes.follow(self.channels.progress(site, message, run.now_s()))
             case Measured():
-                self._planning.hear(site, message)
+                self.planning.measurements.hear(site, message)
+            case BurstsOver():
+                self.planning.bursts.over(site)
             case TimeRequest():
                 now_s = run.now_s()
                 run.post(site, TimeReply(message.sent_s, now_s, now_s, 0.0))

@@ -28,7 +28,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from anabranch.exchange.terms import OPS, Op, op_of
 from anabranch.net.errors import (
@@ -42,6 +42,8 @@ from anabranch.net.errors import (
 from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.messages import (
     AnyMessage,
+    BurstChunk,
+    BurstHeard,
     ChunkMessage,
     Credit,
     Hello,
@@ -62,6 +64,9 @@ from anabranch.site._connections import Connections
 from anabranch.site._instruments import Instruments
 from anabranch.site._lanes import Lanes, Relays
 from anabranch.site.neighbourhood import DataPlaneConfig, Neighbourhood
+
+if TYPE_CHECKING:
+    from anabranch.site._bursts import Bursts
 
 T = TypeVar("T")
 
@@ -149,6 +154,7 @@ class DataPlane:
         neighbourhood: the state of the neighbours.
         lanes: the lanes from this site.
         connections: makes and offers connections.
+        bursts: measure links as the group begins; None where they do not.
     """
 
     def __init__(
@@ -181,6 +187,7 @@ class DataPlane:
         self._relays = Relays(config, self.neighbourhood, self.lanes.put, self.connections.answer)
         self._refusals = RefusalLimit()
         self._plugs: list[Plug] = [_Unplugged("a chunk, where no exchange can run")] * OPS
+        self.bursts: Bursts | None = None
         self._plugs[Op.STEP] = _Unplugged("an update or a model, where no model is served")
         self._gossip: GossipPlug | None = None
         self._in_charge: Plug = self._plugs[Op.MEAN]
@@ -344,6 +351,10 @@ class DataPlane:
             times_s = stamp.sent_s, stamp.offset_s or 0.0
             if not all(abs(each_s) < _LONGEST_S for each_s in times_s):
                 raise MalformedMessage(f"a chunk is stamped with {times_s} s")
+        if type(message) is BurstChunk:
+            if self.bursts is None:
+                raise OutOfPlaceMessage("a burst, where links are not measured by bursts")
+            return self.bursts.receive(sender, message, payload_bytes)
         if here < len(path) - 1:
             sink = self._relays.receive(sender, message, payload_bytes, path[here + 1])
         else:
@@ -564,6 +575,8 @@ class _Outbound:
             self._plane.on_refusal(self._target, message)
         elif isinstance(message, TimeReply):
             self._plane.instruments.hear_time(message)
+        elif isinstance(message, BurstHeard) and self._plane.bursts is not None:
+            self._plane.bursts.heard(self._target, message.chunk)
         else:
             raise OutOfPlaceMessage(f"a {type(message).__name__} in answer to a lane")
         return DISCARD

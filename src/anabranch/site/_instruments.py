@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from anabranch.net.messages import Measured, Message, Stamp, TimeReply, TimeRequest
+from anabranch.net.messages import LinkRate, Measured, Message, Stamp, TimeReply, TimeRequest
 from anabranch.net.throughput import Arrival
 from anabranch.plan import Plan
 from anabranch.site._timekeeper import Timekeeper
@@ -80,6 +80,12 @@ class Instruments:
         )
         if links := self._meter.arrived(source, arrival):
             self._scheduler.post(Measured(links))
+
+    def hear_burst(self, rate: LinkRate, round_trip_s: float) -> None:
+        """Take and report what a burst shows of a link; see :mod:`anabranch.site._bursts`."""
+        assert self._meter is not None, "bursts are for sites that measure their links"
+        self._meter.hear_burst(rate, round_trip_s)
+        self._scheduler.post(Measured((rate,)))
 
     def tell_time(self, request: TimeRequest) -> TimeReply:
         """Return the answer to a child's request for the time."""

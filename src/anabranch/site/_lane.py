@@ -57,7 +57,7 @@ _AT_ONCE_BYTES = 1 << 10  # a payload that leaves in the packet of its head
 _REMEMBERED = 1 << 16  # chunks sent lately, to tell whether a refusal concerns one of them
 
 
-def relay_window(there: Link, back: Link | None, chunk_bytes: int) -> int:
+def relay_window(there: Link, back: Link | None, chunk_bytes: int, least_bytes: int = 0) -> int:
     """Return how many chunks of one route may be at the relay that a link leads to.
 
     One is being received, and one is being passed on. Beyond those, the window covers what the link
@@ -69,6 +69,8 @@ def relay_window(there: Link, back: Link | None, chunk_bytes: int) -> int:
         back: the link by which credits return; None where there is none, which counts as equally
             long.
         chunk_bytes: the most bytes of a chunk.
+        least_bytes: what the window covers in any case, since the link's latency and rate may not
+            be known.
 
     >>> there, back = Link(0, 1, 80e6, latency_s=0.05), Link(1, 0, 10e6, latency_s=0.15)
     >>> relay_window(there, back, chunk_bytes=1_000_000)
@@ -76,7 +78,8 @@ def relay_window(there: Link, back: Link | None, chunk_bytes: int) -> int:
     """
     fastest_bps = there.rate_bps if there.trace is None else max(there.trace.rates_bps)
     round_trip_s = there.latency_s + (there if back is None else back).latency_s
-    return 2 + math.ceil(round_trip_s * fastest_bps / (8 * chunk_bytes))
+    under_way_bytes = max(least_bytes, round_trip_s * fastest_bps / 8)
+    return 2 + math.ceil(under_way_bytes / chunk_bytes)
 
 
 def priority(message: ChunkMessage) -> tuple[int, bool, int, bool]:

@@ -37,6 +37,8 @@ from anabranch.net.messages import (
     Advance,
     AnyMessage,
     Auxiliary,
+    BurstHeard,
+    BurstsOver,
     CutOff,
     Departed,
     EpochChanged,
@@ -81,6 +83,7 @@ from anabranch.site.serving import ServedModel, Serving
 if TYPE_CHECKING:
     from anabranch.exchange.letters import Letters
     from anabranch.period import Gossip
+    from anabranch.site._bursts import Bursts
     from anabranch.site._gossiping import Gossiping
 
 T = TypeVar("T")
@@ -104,6 +107,7 @@ class Transport:
         kept_elements: the most elements of results that a follower keeps until its program consumes
             them; two results may always be kept.
         leases: whether the scheduler may lease exchanges to sites.
+        relayed_bytes: how much of one route a relay holds at least.
     """
 
     chunk_elements: int
@@ -113,6 +117,7 @@ class Transport:
     auxiliary: plans.Auxiliary | None = None
     kept_elements: int = KEPT_ELEMENTS
     leases: bool = False
+    relayed_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +199,7 @@ class SiteAgent:
         self._serving: Serving | None = None  # in a run with servers
         self._gossiping: Gossiping | None = None  # where sites gossip
         self._instruments: Instruments | None = None
+        self._bursting: asyncio.Task[None] | None = None
         # The latest auxiliary paths from the scheduler, and the version of their plan.
         self._auxiliary: tuple[int, Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]] = 0, {}
         # Messages that arrived between `join` and `start`.
@@ -277,6 +283,7 @@ class SiteAgent:
             most_chunk_elements=transport.most_chunk_elements,
             room_elements=transport.room_elements,
             strands=transport.strands,
+            relayed_bytes=transport.relayed_bytes,
             auxiliary=transport.auxiliary,
             stamped=meter is not None,
             repairs=self.welcome.repairs,
@@ -291,6 +298,17 @@ class SiteAgent:
             lambda: self._collectives.plan,
         )
         plane = self._plane = DataPlane(lanes, config, self, self._instruments)
+        bursts: Bursts | None = None
+        if meter is not None and meter.burst_bytes:
+            from anabranch.site._bursts import Bursts  # here, since most groups never load it
+
+            bursts = plane.bursts = Bursts(
+                config,
+                meter.burst_bytes,
+                plane.lanes.put,
+                lambda neighbour, chunk: plane.connections.answer(neighbour, BurstHeard(chunk)),
+                self._instruments.hear_burst,
+            )
         self._scheduler.neighbours = plane.connections
         exchanging = Exchanging(plane, self._collectives.advanced, transport.leases)
         kept_bytes = _ELEMENT_BYTES * transport.kept_elements
@@ -336,6 +354,14 @@ class SiteAgent:
         self.began.set_result(self._loop.time() - start.since_s)
         self._instruments.begin()
         plane.connections.begin()
+        if bursts is not None and not self.came_late:  # others are training, so links are in use
+            self._bursting = self._loop.create_task(self._burst(bursts), name="bursts")
+
+    async def _burst(self, bursts: Bursts) -> None:
+        """Measure links while the program goes on to its first call."""
+        await bursts.run()
+        if self._scheduler.is_open:
+            self._scheduler.post(BurstsOver())
 
     async def exchange(
         self,
@@ -567,6 +593,8 @@ class SiteAgent:
         """Close every connection; the peers are told no error."""
         for probe in self._probes:
             probe.cancel()
+        if self._bursting is not None:
+            self._bursting.cancel()
         if self._listener is not None:
             self._listener.close()
         self._collectives.close()

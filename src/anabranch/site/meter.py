@@ -28,12 +28,14 @@ class Measuring(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             the largest chunk.
         probe_chunks: for ``chunk-mean``: the number of chunks per estimate.
         report_interval_s: the least interval between reports, seconds.
+        burst_bytes: the most bytes of a burst over each link as the group begins; 0 for no bursts.
     """
 
     estimator: Literal["busy-period", "chunk-mean"]
     probe_elements: int | None
     probe_chunks: int
     report_interval_s: float
+    burst_bytes: int = 0
 
     def meter(self, chunk_elements: int) -> Meter:
         """Return a meter for the links of one site.
@@ -47,6 +49,7 @@ class Measuring(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             if self.estimator == "busy-period"
             else partial(ChunkMeanEstimator, probe_bytes, self.probe_chunks),
             self.report_interval_s,
+            self.burst_bytes,
         )
 
 
@@ -56,12 +59,18 @@ class Meter:
     Args:
         make_estimator: makes the estimator of one link.
         interval_s: the least interval between reports, seconds.
+        burst_bytes: see :class:`Measuring`.
 
     Attributes:
+        burst_bytes: see above.
         latest: the latest estimate of each link, by its source.
     """
 
-    def __init__(self, make_estimator: Callable[[], Estimator], interval_s: float) -> None:
+    def __init__(
+        self, make_estimator: Callable[[], Estimator], interval_s: float, burst_bytes: int = 0
+    ) -> None:
+        self.burst_bytes = burst_bytes
+        self._round_trips_s: dict[int, float] = {}  # by neighbour
         self._make_estimator = make_estimator
         self._interval_s = interval_s
         self._estimators: dict[int, Estimator] = {}
@@ -81,7 +90,10 @@ class Meter:
         estimate = self._estimators[source].arrived(arrival)
         if estimate is None:
             return ()
-        rate = LinkRate(source, estimate.rate_bps, estimate.latency_s, estimate.chunks)
+        latency_s = estimate.latency_s
+        if latency_s is None and source in self._round_trips_s:
+            latency_s = self._round_trips_s[source] / 2
+        rate = LinkRate(source, estimate.rate_bps, latency_s, estimate.chunks)
         self._new[source] = self.latest[source] = rate
         now_s = arrival.received_s
         if self._reported_s is not None and 0 <= now_s - self._reported_s < self._interval_s:
@@ -89,3 +101,8 @@ class Meter:
         self._reported_s = now_s
         new, self._new = self._new, {}
         return tuple(new.values())
+
+    def hear_burst(self, rate: LinkRate, round_trip_s: float) -> None:
+        """Take what a burst shows of a link, and the round trip over it."""
+        self._round_trips_s[rate.source] = round_trip_s
+        self.latest[rate.source] = rate

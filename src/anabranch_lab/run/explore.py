@@ -562,7 +562,7 @@ async def _run(
 
         planners: list[AnyPlanner] = [Packed(), Spanning(), Balanced()]
         if not network.scheduler.dead:
-            schedulers[-1].replan(or_packed(plan))
+            schedulers[-1].planning.replan(or_packed(plan))
 
     script = loop.create_task(_script(case, network, ready, lives, come, restart, replan))
     try:

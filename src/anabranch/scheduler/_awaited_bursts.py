@@ -1,0 +1,38 @@
+"""The bursts by which sites measure links as a group begins; see :mod:`anabranch.site._bursts`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+
+
+class AwaitedBursts:
+    """The sites that have yet to tell what the bursts show.
+
+    Args:
+        are_over: called once all sites have told, or are lost.
+    """
+
+    def __init__(self, are_over: Callable[[], None]) -> None:
+        self._are_over = are_over
+        self._awaited: set[int] = set()
+        self._are_told = asyncio.Event()
+        self._are_told.set()
+
+    def begin(self, sites: Collection[int]) -> None:
+        """Await these sites."""
+        self._awaited = {*sites}
+        self._are_told.clear()
+
+    def over(self, *sites: int) -> None:
+        """Note that sites have told, or are lost."""
+        if self._awaited.isdisjoint(sites):
+            return
+        self._awaited.difference_update(sites)
+        if not self._awaited:
+            self._are_over()
+            self._are_told.set()
+
+    async def told(self) -> None:
+        """Wait until links are known as far as bursts show them; at once where there are none."""
+        await self._are_told.wait()

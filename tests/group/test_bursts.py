@@ -1,0 +1,101 @@
+"""Bursts measure the links of a group whose network is not known, before its first exchange."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from anabranch.exchange.arithmetic import Flat
+from anabranch.exchange.terms import Op, Terms, Wire
+from anabranch.group import Service
+from anabranch.group.async_group import AsyncGroup
+from anabranch.group.group_file import complete as named
+from anabranch.log import events
+from anabranch.overlay import Link, Overlay
+from anabranch.scheduler.awareness import Passive
+from anabranch.site._bursts import Bursts
+
+from ..every import every
+from .virtual import Log, as_told, run
+
+NAMES = ["s0", "s1", "s2", "s3"]
+ELEMENTS = 1_000_000
+
+
+def truth() -> Overlay:
+    """Return four sites, whose links differ in rate and latency."""
+    overlay = named(NAMES, 1e8)
+    rates = 1e7, 5e7, 1e8, 2e8
+    links = [
+        replace(link, rate_bps=rates[(place * 7) % 4], latency_s=0.005 * (1 + link.source % 2))
+        for place, link in enumerate(overlay.links)
+    ]
+    return replace(overlay, links=tuple(links))
+
+
+async def one_mean(group: AsyncGroup) -> None:
+    buffer = np.full(ELEMENTS, group.index, np.float32)
+    await group.exchange(Flat(buffer), Terms(Op.MEAN, Wire.FLOAT32, ELEMENTS))
+    assert every(buffer == 1.5)
+
+
+def measured(log: Log) -> dict[tuple[int, int], events.LinkMeasured]:
+    """Return the first measurement of each link."""
+    found: dict[tuple[int, int], events.LinkMeasured] = {}
+    for event in log.events:
+        if isinstance(event, events.LinkMeasured):
+            found.setdefault((event.source, event.target), event)
+    return found
+
+
+def first_exchange(start: str) -> tuple[Log, float]:
+    log, service = Log(), Service(named(NAMES, None), awareness=Passive(start=start))  # type: ignore[arg-type]
+    run(*[one_mean] * 4, service=service, start=as_told, truth=truth(), log=log)
+    began = min(event.at_s for event in log.events if isinstance(event, events.RoundBegan))
+    ended = max(event.at_s for event in log.events if isinstance(event, events.RoundDone))
+    return log, ended - began
+
+
+def test_the_first_plan_is_for_the_links_as_they_are() -> None:
+    log, took_s = first_exchange("burst")
+    found = measured(log)
+    for link in truth().links:
+        first = found[link.source, link.target]
+        assert first.rate_bps == pytest.approx(link.rate_bps, rel=0.05)
+        back = truth().link(link.target, link.source)
+        assert isinstance(back, Link)
+        mean_s = (link.latency_s + back.latency_s) / 2  # only both together can be known
+        assert first.latency_s == pytest.approx(mean_s, rel=0.1)
+    began = [event for event in log.events if isinstance(event, events.RoundBegan)]
+    assert every(each.at_s < began[0].at_s for each in found.values())
+    _, of_equal_s = first_exchange("equal")
+    assert took_s < 0.7 * of_equal_s
+
+
+def test_a_burst_that_never_ends_holds_the_first_exchange_up_for_seconds_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    send = Bursts._burst
+
+    async def burst(self: Bursts, target: int) -> None:
+        if self._config.site == 3:
+            await asyncio.Event().wait()
+        await send(self, target)
+
+    monkeypatch.setattr(Bursts, "_burst", burst)
+    log, _ = first_exchange("burst")
+    began_s = min(event.at_s for event in log.events if isinstance(event, events.RoundBegan))
+    assert 5 < began_s < 6
+    assert {source for source, _ in measured(log)} >= {0, 1, 2}
+
+
+async def leaves(group: AsyncGroup) -> None:
+    return None
+
+
+def test_a_site_may_leave_while_bursts_are_on_their_way() -> None:
+    service = Service(named(NAMES, None), awareness=Passive(start="burst"))
+    run(*[leaves] * 4, service=service, start=as_told, truth=truth())
