@@ -1,12 +1,14 @@
 """What a byte costs over emulated links, ours beside gloo's: seconds, and CPU seconds a gigabyte.
 
-    sudo chrt -r 10 python benchmarks/wire_cost.py                       # all cases: two minutes
+    sudo chrt -r 10 python benchmarks/wire_cost.py                       # all cases: four minutes
     sudo python benchmarks/wire_cost.py --only "2 sites, 1 Gbit/s" --dry
 
 A process a site, each in a network namespace, joins both groups; rounds of ours and of gloo take
-turns. Links between all sites have the rate both ways, and no latency. The limit is that of packed
-trees on these links. CPU seconds are those of all sites, and of our scheduler; bytes are those that
-cross a link, of which ring and trees have as many: 2 (sites - 1) buffers.
+turns. Links between all sites have the rate both ways, and no latency. ``internet2-9`` has its own
+links and rates, without latency and loss, and ``sparse-25`` 25 sites with 20 to 155 Mbit/s. There
+gloo's ring has its best order of ranks. The limit is that of packed trees on these links. CPU
+seconds are those of all sites, and of our scheduler; bytes are those that cross a link, of which
+ring and trees have as many: 2 (sites - 1) buffers.
 """
 
 from __future__ import annotations
@@ -19,26 +21,35 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import common
-from anabranch.overlay import Link, Overlay, Site
+import peers
+from anabranch.overlay import Link, Overlay, Site, internet2_9, random_sparse
 from anabranch.plan import limit_rate_bps
 from anabranch_lab.emulate import emulated
 from group import schedule
 
 SYSTEMS = "gloo", "anabranch"
-CASES = {
+COMPLETE = {
     f"{sites} sites, {gbps:g} Gbit/s": (sites, gbps)
     for sites, gbps in ((2, 1.0), (3, 1.0), (3, 2.5), (3, 5.0))
 }
+CASES = [*COMPLETE, "internet2-9", "sparse-25"]
 
 
 def overlay_of(case: str) -> Overlay:
-    sites, gbps = CASES[case]
+    if case == "internet2-9":
+        overlay = internet2_9()
+        near = (replace(link, latency_s=0.0, loss=0.0) for link in overlay.links)
+        return replace(overlay, links=tuple(near))
+    if case == "sparse-25":
+        return random_sparse(25, seed=0, latency_s=0.0, loss=0.0)
+    sites, gbps = COMPLETE[case]
     links = [
         Link(source, target, gbps * 1e9)
         for source in range(sites)
@@ -57,7 +68,7 @@ def take_part(options: argparse.Namespace) -> None:
 
     torch.set_num_threads(1)
     with anabranch.join(options.scheduler, options.name, host=options.host, insecure=True) as group:
-        os.environ |= {"RANK": str(group.rank), "WORLD_SIZE": str(group.size)}
+        os.environ["WORLD_SIZE"] = str(group.size)
         dist.init_process_group("gloo")
         systems: dict[str, Callable[[torch.Tensor], object]] = {
             "gloo": dist.all_reduce,
@@ -97,9 +108,11 @@ def cpu_s_of(process: subprocess.Popen[str]) -> float:
 def compare(case: str, options: argparse.Namespace) -> dict[str, Any]:
     """Return the figures of both systems; a round lasts until its last site has the result."""
     overlay = overlay_of(case)
-    sites, gbps = CASES[case]
+    sites = overlay.size
+    order = peers.best_ring(overlay)
     # A round takes about as long at each rate.
-    elements = int(options.seconds * gbps * 1e9 / 32)
+    rate_bps = COMPLETE[case][1] * 1e9 if case in COMPLETE else limit_rate_bps(overlay)
+    elements = int(options.seconds * rate_bps / 32)
     environment = {
         **os.environ,
         "ANABRANCH_TOKEN": secrets.token_hex(8),
@@ -107,24 +120,26 @@ def compare(case: str, options: argparse.Namespace) -> dict[str, Any]:
         "MASTER_PORT": "29555",
     }
     with ExitStack() as stack:
-        wan = stack.enter_context(emulated(overlay, seed=0))
+        wan = stack.enter_context(emulated(overlay, forwarding=case not in COMPLETE))
         wan.begin()
         environment |= {
             "GLOO_SOCKET_IFNAME": wan.interface,
-            "MASTER_ADDR": wan.control_addresses[0],
+            "MASTER_ADDR": wan.control_addresses[order[0]],
         }
         start = stack.enter_context(common.starting(wan, environment))
         scheduler = start(None, __file__, "--serve", wan.control_address, "--only", case)
         assert scheduler.stdout is not None
         address = scheduler.stdout.readline().strip()
-        running = [
-            start(
-                *(index, __file__, "--site", "--name", site.name, "--scheduler", address),
-                *("--host", wan.addresses[index], "--elements", str(elements)),
-                *("--rounds", str(options.rounds)),
+        running = []
+        for index, site in enumerate(overlay.sites):
+            environment["RANK"] = str(order.index(index))
+            running.append(
+                start(
+                    *(index, __file__, "--site", "--name", site.name, "--scheduler", address),
+                    *("--host", wan.addresses[index], "--elements", str(elements)),
+                    *("--rounds", str(options.rounds)),
+                )
             )
-            for index, site in enumerate(overlay.sites)
-        ]
         assert running[0].stdout is not None
         assert running[0].stdout.readline().startswith("measured")
         before_s = cpu_s_of(scheduler)
