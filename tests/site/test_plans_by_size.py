@@ -92,6 +92,24 @@ def test_each_order_of_size_is_planned_for_once_and_keeps_its_plan() -> None:
     run_virtually(run())
 
 
+def test_buffers_that_are_averaged_at_once_are_planned_for_together() -> None:
+    planned = Planned()
+
+    async def run() -> None:
+        network = simulated(OVERLAY)
+        network.begin()
+        cluster = await Cluster.start(network, OVERLAY, first(), planners=planned.of)
+        versions = await asyncio.gather(*(mean(cluster, LARGE) for _ in range(4)))
+        assert versions == [{2}] * 4
+        assert await mean(cluster, SMALL) == {3}
+        assert await mean(cluster, LARGE) == {2}
+        assert planned.asked == [(4 * LARGE, SITES), (SMALL, SITES)]
+        assert cluster.scheduler.channels.books.largest_at_once == 4 * LARGE
+        await cluster.leave()
+
+    run_virtually(run())
+
+
 @pytest.mark.slow
 def test_plans_of_other_sizes_are_made_again_without_a_site_that_is_lost() -> None:
     planned = Planned()

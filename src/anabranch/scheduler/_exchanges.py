@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import ChannelSnapshot, Signature
 from anabranch.plan import Plan
-from anabranch.scheduler._plans_by_size import PlansBySize
+from anabranch.scheduler._plans_by_size import PlansBySize, order_of
 from anabranch.scheduler.calls._answer import (
     Abandoned,
     Answer,
@@ -129,9 +129,23 @@ class ExchangeBook:
     @property
     def unplanned(self) -> set[int]:
         """The elements of buffers whose exchanges wait for a plan."""
+        return {signature.elements for signature in self._unplanned.values()}
+
+    def unplanned_elements(self, order: int) -> int:
+        """Return the sum of the elements of an order of size that all add up without a plan yet."""
+        sizes = (each.elements for each in self._unplanned.values() if _all_contribute(each))
+        return sum(size for size in sizes if order_of(size) == order)
+
+    @property
+    def _unplanned(self) -> dict[int, Signature]:
+        """The terms of exchanges that wait for a plan, by number."""
         waiting = (each for each in self.requests.waiting if each.number not in self.held)
-        asked = {each.signature for each in waiting}
-        return {what.elements for what in asked if self.plans.for_exchange(what) is None}
+        asked = {each.number: each.signature for each in waiting}
+        return {
+            number: signature
+            for number, signature in asked.items()
+            if self.plans.for_exchange(signature) is None
+        }
 
     # --- calls
 

@@ -134,7 +134,9 @@ class Planning:
         return find
 
     def _planner_for(self, elements: int) -> Planner | None:
-        return self._planners(elements) if self._planners and elements else self._planner
+        if self._planners is None or not elements:
+            return self._planner
+        return self._planners(self._run.channels.books.at_once(elements))
 
     # --- for buffers of another order of size
 
@@ -205,7 +207,8 @@ class Planning:
         self._awareness.go_on(self._run.losses, plan, planner)
         if self._replan_loop is not None:
             self._replan_loop.close()
-            self._begin_to_look(self._awareness, _ELEMENT_BYTES * elements)
+            at_once = self._run.channels.books.at_once(elements)
+            self._begin_to_look(self._awareness, _ELEMENT_BYTES * at_once)
 
     def transfer(
         self, holders: Collection[int], receiver: int, elements: int, version: int
@@ -297,7 +300,7 @@ class Planning:
     def begin_again(self) -> None:
         """Compare plans again after a restart of the scheduler."""
         if self._awareness is not None:
-            size_bytes = _ELEMENT_BYTES * self._run.channels.books.largest_elements
+            size_bytes = _ELEMENT_BYTES * self._run.channels.books.largest_at_once
             self._begin_to_look(self._awareness, size_bytes)
 
     def _begin_to_look(self, awareness: Awareness, size_bytes: int) -> None:
@@ -314,9 +317,8 @@ class Planning:
     def exchange_began(self) -> None:
         """Note that buffers may be larger from now on."""
         if self._replan_loop is not None:
-            self._replan_loop.size_bytes = (
-                _ELEMENT_BYTES * self._run.channels.books.largest_elements
-            )
+            at_once = self._run.channels.books.largest_at_once
+            self._replan_loop.size_bytes = _ELEMENT_BYTES * at_once
 
     def close(self) -> None:
         """Stop all planning in threads."""

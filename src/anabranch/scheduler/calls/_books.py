@@ -13,7 +13,7 @@ from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import NoMoreRounds
 from anabranch.plan import Plan
 from anabranch.scheduler._exchanges import ExchangeBook
-from anabranch.scheduler._plans_by_size import PlansBySize
+from anabranch.scheduler._plans_by_size import PlansBySize, order_of
 from anabranch.scheduler._waits import Stall
 from anabranch.scheduler.calls import _accounts as accounts
 from anabranch.scheduler.calls._accounts import Name
@@ -46,6 +46,7 @@ class Books:
         self.left: set[int] = set()
         self.lost: set[int] = set()
         self.largest_elements = 0
+        self._at_once: dict[int, int] = {}  # by order of size, the most elements asked for at once
         self.tells_last = False
 
     @property
@@ -159,6 +160,22 @@ class Books:
     def unplanned(self) -> list[int]:
         """The elements of buffers whose exchanges wait for a plan."""
         return sorted(set().union(*(book.unplanned for book in self._books)))
+
+    def at_once(self, elements: int) -> int:
+        """Return the elements that a plan for buffers of a size has to carry at once.
+
+        Buffers of one order of size share a plan. If members ask for several before there is one,
+        as a bucketed step does, their chunks share the trees: so it is the sum of these buffers.
+        """
+        order = order_of(elements)
+        waiting = sum(book.unplanned_elements(order) for book in self._books)
+        self._at_once[order] = max(self._at_once.get(order, 0), waiting)
+        return max(elements, self._at_once[order])
+
+    @property
+    def largest_at_once(self) -> int:
+        """What ``at_once`` returns for the largest buffers so far."""
+        return self.at_once(self.largest_elements)
 
     @property
     def main(self) -> Plan:
