@@ -685,6 +685,20 @@ def test_a_lane_takes_as_many_connections_as_its_congestion_control_needs(
     assert strands_of({(host, 7700): control for host, control in there.items()}) == strands
 
 
+@pytest.mark.parametrize(("host", "strands"), [("10.0.0.1", 8), ("127.0.0.1", 1)])
+def test_a_lane_over_a_long_fast_link_takes_as_many_connections_as_fill_it(
+    host: str, strands: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anabranch.net.tcp.may_set_congestion_control", lambda name: True)
+    monkeypatch.setattr("anabranch.net.tcp.window_bytes", lambda: 1_000_000)
+    pairs = (0, 1, 1e9), (0, 2, 1e8), (1, 2, 1e8), (1, 0, 1e8), (2, 0, 1e8)
+    links = tuple(Link(*pair, latency_s=0.03) for pair in pairs)
+    overlay = Overlay("long", (Site("a"), Site("b"), Site("c")), links)
+    addresses = {1: (host, 1), 2: (host, 2)}
+    networks = Networks(LIMITS)
+    assert networks.lanes(overlay, 0, addresses, 1.0, 1.0)[1] == strands
+
+
 @both_ways
 def test_ends_of_different_releases_are_both_told_which_the_other_runs(
     shares_memory: bool, monkeypatch: pytest.MonkeyPatch

@@ -23,6 +23,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
@@ -920,6 +921,8 @@ STRANDS_INSTEAD = 4
 # path. On internet2-9 with that latency and loss, packed trees reached .876 of the limit with one
 # connection, .908 and .910 with two, and .903 with three (one run each by hand, two with two).
 _STRANDS_OF_BBR = 2
+_MOST_STRANDS = 16
+_USUAL_WINDOW_BYTES = 1 << 22
 _NEAR_S = 1e-3  # one-way latency within a building
 BY_ROUND_TRIP = "by round trip"
 """In place of a congestion control's name: the one that suits the round trip of each connection, as
@@ -959,6 +962,36 @@ def strands_of(controls: Mapping[Address, str]) -> int:
     if not all(map(may_set_congestion_control, wanted)):
         return STRANDS_INSTEAD
     return _STRANDS_OF_BBR if "bbr" in wanted else 1
+
+
+def window_bytes() -> int:
+    """Return how much one connection may have on its way, by the kernel's bounds of its buffers.
+
+    Half of a receiver's buffer holds what the kernel keeps beside the data.
+    """
+    bounds = []
+    for name, share in (("tcp_wmem", 1.0), ("tcp_rmem", 0.5)):
+        try:
+            most = Path("/proc/sys/net/ipv4", name).read_text().split()[-1]
+        except OSError:  # another system than Linux
+            return _USUAL_WINDOW_BYTES
+        bounds.append(int(share * int(most)))
+    return min(bounds)
+
+
+def strands_to_fill(link: Link, window_bytes: int) -> int:
+    """Return how many connections a link needs so that their windows cover a round trip.
+
+    Args:
+        link: its rate and latency.
+        window_bytes: of one connection.
+
+    >>> one_gigabit, ten = Link(0, 1, 1e9, latency_s=0.03), Link(0, 1, 1e10, latency_s=0.1)
+    >>> strands_to_fill(one_gigabit, 4_194_304), strands_to_fill(ten, 16_777_216)
+    (2, 15)
+    """
+    on_its_way_bytes = link.rate_bps / 8 * 2 * link.latency_s
+    return min(_MOST_STRANDS, math.ceil(on_its_way_bytes / window_bytes))
 
 
 class Networks:
@@ -1008,7 +1041,7 @@ class Networks:
         """
         # Incoming lanes need the same silences: a lane that one end gives up is lost to both.
         self.data.give_up_after(least_silence_s, stillness_s)
-        links = (link for link in overlay.links if link.source == site)
+        links = [link for link in overlay.links if link.source == site]
         self._suits = {link.target: congestion_control or suits(link) for link in links}
         self._controls = {}
         for target, address in addresses.items():
@@ -1021,7 +1054,13 @@ class Networks:
             heartbeat_s=LANE_HEARTBEAT_S,
             stillness_s=stillness_s,
         )
-        return network, strands_of(self._controls)
+        window = window_bytes()
+        fill = [
+            strands_to_fill(link, window)
+            for link in links
+            if link.target in addresses and not is_loopback(addresses[link.target][0])
+        ]
+        return network, max(strands_of(self._controls), *fill, 1)
 
     def moved(self, site: int, address: Address) -> None:
         """Set the address of a site that joined late, or joined again as another process."""

@@ -32,7 +32,7 @@ from anabranch.net.addresses import ListenAt
 from anabranch.net.errors import EndedWithout, LeftOut, LinkError, PeerError, RunAborted
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, ControlNetwork, Network
-from anabranch.net.tcp import STRANDS_INSTEAD
+from anabranch.net.tcp import STRANDS_INSTEAD, may_set_congestion_control
 from anabranch.overlay import Overlay
 from anabranch.site.agent import SiteAgent
 from anabranch.site.collectives import ExchangeError, Round
@@ -319,7 +319,7 @@ async def _ready(
     if not welcome.is_new:
         group.agent.has_state()
     event_buffer.begin(group, scenario.sample_every_s)
-    if strands == STRANDS_INSTEAD:
+    if strands >= STRANDS_INSTEAD and not may_set_congestion_control("bbr"):
         event_buffer.write(
             events.TransportChosen(
                 at_s=event_buffer.now_s(),
