@@ -346,6 +346,32 @@ def test_what_is_pure_imports_no_clock_socket_or_loop(place: str) -> None:
             assert not {name.partition(".")[0] for name in names} & IMPURE, file
 
 
+def test_no_function_lets_msgspec_look_at_a_type_for_the_first_time() -> None:
+    """Two threads that did so at once would crash; `_typed_toml` has a lock."""
+    found = []
+    for file in (ROOT / "src").rglob("*.py"):
+        if file == SOURCE / "_typed_toml.py":
+            continue
+        for function in nodes(file):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                calls = [each for each in ast.walk(function) if isinstance(each, ast.Call)]
+                found += [
+                    f"{file.relative_to(ROOT)}:{each.lineno}" for each in calls if _looks(each)
+                ]
+    assert not found, f"make a decoder with the module, or call decode_json, at {', '.join(found)}"
+
+
+def _looks(call: ast.Call) -> bool:
+    """Return whether msgspec looks at a type in this call."""
+    called = ast.unparse(call.func).partition("[")[0]
+    is_typed = any(each.arg == "type" for each in call.keywords) or len(call.args) > 1
+    return (
+        called.endswith((".Decoder", "msgspec.convert"))
+        or called == "convert"
+        or (called.endswith("decode") and "msgspec" in called and is_typed)
+    )
+
+
 def test_no_site_or_scheduler_asks_which_world_it_is_in() -> None:
     for room in ("site", "scheduler", "net"):
         for file in (SOURCE / room).rglob("*.py"):

@@ -195,6 +195,64 @@ def test_threads_that_read_their_first_file_at_once_all_read_it(attempt: int) ->
     assert done.returncode == 0
 
 
+_DECODE_AT_ONCE = """
+import sys, threading, time
+import msgspec
+
+{prepare}
+look = msgspec._utils._eval_type
+
+def look_slowly(*given):
+    time.sleep(0.001)
+    return look(*given)
+
+msgspec._utils._eval_type = look_slowly  # which msgspec calls for each field of a type
+together = threading.Barrier(16)
+read = []
+
+def load(number):
+    together.wait()
+    time.sleep(number * 0.0005)  # so that some begin while others look
+    read.append({decode})
+
+threads = [threading.Thread(target=load, args=(number,)) for number in range(16)]
+for each in threads: each.start()
+for each in threads: each.join()
+assert len(read) == 16
+"""
+_SETTINGS = """
+from anabranch.group._settings import Settings
+from anabranch.merge import DataSize, Product, Staleness
+from anabranch.period import Gossip
+text = msgspec.json.encode({}).decode()
+settings = Settings(
+    least_chunk_elements=1, most_chunk_elements=1, under_way_bytes=1, {}=text
+)
+"""
+_DECODED = {
+    "a state": (
+        "from anabranch.train.handed_state import Packed, StateDescription, Unpacked\n"
+        "packed = Packed({'a': 1, 'b': [1.5]})\n"
+        "told = StateDescription(packed.shape, packed.skeleton, '')",
+        "Unpacked(told)",
+    ),
+    "gossip": (_SETTINGS.format("Gossip()", "gossip_json"), "settings.gossip"),
+    "a merge rule": (
+        _SETTINGS.format("Product(of=(Staleness(), DataSize()))", "merge_json"),
+        "settings.merge",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", _DECODED)
+def test_threads_that_decode_their_first_value_of_a_type_at_once_all_read_it(what: str) -> None:
+    prepare, decode = _DECODED[what]
+    code = _DECODE_AT_ONCE.format(prepare=prepare, decode=decode)
+    done = subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
+    assert done.returncode == 0
+
+
 @pytest.mark.parametrize(
     ("key", "valid", "meant"),
     [

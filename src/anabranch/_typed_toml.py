@@ -22,6 +22,7 @@ MOST = 2**31 - 1  # what is counted has to fit a C int
 Positive = Annotated[int, Meta(ge=1, le=MOST)]
 Part = Annotated[float, Meta(gt=0, le=1)]
 # At the first use of a type msgspec looks at its fields; two threads that do so at once crash.
+# So other files make their decoders as they are imported, or call `decode_json`.
 _one_at_a_time = threading.RLock()
 LONGEST_S = 1e9  # thirty years; TOML has inf and nan, and a bound keeps both out
 Seconds = Annotated[float, Meta(gt=0, le=LONGEST_S)]
@@ -93,6 +94,16 @@ def checked(table: T) -> T:
             return msgspec.convert(document, type(table))
         except msgspec.ValidationError as error:
             raise TomlError(_explain(error, document, type(table))) from None
+
+
+def decode_json(text: str, kind: Any) -> Any:
+    """Read a table that ``msgspec.json.encode`` wrote, in any thread.
+
+    Raises:
+        msgspec.DecodeError: the text holds no such table.
+    """
+    with _one_at_a_time:
+        return msgspec.json.decode(text, type=kind)
 
 
 _TYPES = {

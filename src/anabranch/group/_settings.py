@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from anabranch._typed_toml import decode_json
 from anabranch.exchange.arithmetic import Floats
 from anabranch.exchange.partition import Mixing, Rule
 from anabranch.exchange.terms import Wire
@@ -160,7 +161,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             return None
         from anabranch.merge import AnyMerge
 
-        found: AnyMerge = msgspec.json.decode(self.merge_json, type=AnyMerge)
+        found: AnyMerge = decode_json(self.merge_json, AnyMerge)
         return found
 
     @property
@@ -170,7 +171,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             return None
         from anabranch.period import Gossip
 
-        return msgspec.json.decode(self.gossip_json, type=Gossip)
+        found: Gossip = decode_json(self.gossip_json, Gossip)
+        return found
 
 
 _decoder = msgspec.json.Decoder(Settings)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from anabranch._typed_toml import Table, tag_of
+from anabranch._typed_toml import Table, decode_json, tag_of
 from anabranch.cohort import Clients, Registry
 from anabranch.merge import AnyMerge, Mean, Robust, filter_of
 from anabranch.pace import AnyLoad, AnyPace, Asp, R2sp, Ssp
@@ -196,4 +196,5 @@ def decode(text: str) -> Paced:
     Raises:
         ValueError: the text has no such parameters.
     """
-    return msgspec.json.decode(text, type=Paced)
+    found: Paced = decode_json(text, Paced)
+    return found

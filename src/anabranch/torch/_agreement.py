@@ -25,6 +25,9 @@ class CallDescription(msgspec.Struct, array_like=True, forbid_unknown_fields=Tru
     over: str = ""
 
 
+_decoder = msgspec.msgpack.Decoder(CallDescription)
+
+
 def agreed(
     what: str, rank: int, names: Sequence[str], gathered: Mapping[str, bytes], is_by_gloo: bool
 ) -> list[bytes]:
@@ -46,7 +49,7 @@ def agreed(
         if name not in gathered:
             raise RuntimeError(f"{what}: rank {other} ({name}) is lost or has left")
         try:
-            said = msgspec.msgpack.decode(gathered[name], type=CallDescription)
+            said = _decoder.decode(gathered[name])
         except msgspec.MsgspecError:  # that rank's program called the group directly, beside torch
             said = CallDescription("all_gather or barrier of the group itself")
         if said.what != what:

@@ -391,12 +391,15 @@ class _Entry(msgspec.Struct, omit_defaults=True):
     wrong: str = ""
 
 
+_entry_decoder = msgspec.json.Decoder(_Entry)
+
+
 def _entry_of(store: Any, rank: int) -> _Entry:
     try:
         said = store.get(f"site{rank}")
     except DistStoreError as error:
         raise RunAborted(f"rank {rank} has not called init_process_group: {error}") from error
-    return msgspec.json.decode(said, type=_Entry)
+    return _entry_decoder.decode(said)
 
 
 def _names(store: Any, rank: int, size: int, options: Options) -> tuple[str, ...]:

@@ -219,6 +219,7 @@ class _Tuple(msgspec.Struct, array_like=True, tag="(", frozen=True):
 
 
 _Node = _Plain | _Number | _Described | _Map | _List | _Tuple
+_node_decoder: msgspec.msgpack.Decoder[_Node] = msgspec.msgpack.Decoder(_Node)
 
 
 class StateDescription(msgspec.Struct, array_like=True, frozen=True):
@@ -240,6 +241,9 @@ class StateDescription(msgspec.Struct, array_like=True, frozen=True):
         return b"torch" in self.skeleton
 
 
+_description_decoder = msgspec.msgpack.Decoder(StateDescription)
+
+
 def read_description(said: bytes) -> StateDescription:
     """Decode a description, which is msgpack.
 
@@ -247,7 +251,7 @@ def read_description(said: bytes) -> StateDescription:
         UnreadableState: the bytes are no description.
     """
     try:
-        return msgspec.msgpack.decode(said, type=StateDescription)
+        return _description_decoder.decode(said)
     except (msgspec.DecodeError, RecursionError) as error:
         raise UnreadableState(f"its description of its state cannot be read: {error}") from None
 
@@ -275,7 +279,7 @@ class Unpacked:
                 f"{MOST_DESCRIBED_BYTES}"
             )
         try:
-            self._described = msgspec.msgpack.decode(told.skeleton, type=_Node)
+            self._described = _node_decoder.decode(told.skeleton)
             if _digest(msgspec.msgpack.decode(told.skeleton)) != told.shape:
                 raise ValueError("its tensors do not match its digest")
             self._prepare(self._described, _MOST_DEEP)

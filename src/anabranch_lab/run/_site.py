@@ -16,8 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-import msgspec
-
+from anabranch._typed_toml import decode_json
 from anabranch.cohort import Clients
 from anabranch.exchange.arithmetic import Buffer, Sized, in_one_piece
 from anabranch.exchange.partition import Rule
@@ -225,7 +224,7 @@ async def _live(
                 "this scheduler serves a group, whose sites run programs of their own, by "
                 "anabranch.join(); start one for a scenario by `anabranch host SCENARIO`"
             )
-        job = msgspec.json.decode(group.settings.job_json, type=Job)
+        job: Job = decode_json(group.settings.job_json, Job)
         if past.absence is not None:
             past.absence.taken_in(asyncio.get_running_loop().time())
         site = await _ready(world, group, event_buffer, job, files, past)
