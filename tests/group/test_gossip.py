@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,12 +17,13 @@ import pytest
 import torch
 
 import anabranch
-from anabranch import Group, Service
+from anabranch import Group, ModelGossip, RunAborted, Service
 from anabranch.exchange.arithmetic import Flat
 from anabranch.exchange.letters import Letters
 from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.group import group_file
 from anabranch.group._local import _complete, _serving
+from anabranch.group._member import Member
 from anabranch.group._settings import dumps, loads
 from anabranch.group.async_group import AsyncGroup
 from anabranch.group.blocking_group import join_at
@@ -78,6 +80,49 @@ def test_without_a_step_the_mean_counts_by_weight(rule: GossipRule) -> None:
     found = run(lambda group: apart(group, 0, weight=1.0 + group.index), service)
     assert found[0] == found[1] == found[2]
     assert found[0] == pytest.approx([(0 * 1 + 1 * 2 + 2 * 3) / 6] * 5)
+
+
+@pytest.mark.parametrize("overtakes", [False, True])
+def test_after_its_end_a_group_that_gossips_says_so(
+    overtakes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def live(group: Group) -> None:
+        made.append(group.gossip([torch.zeros(5)], every=1))
+        if group.index == 1:
+            with pytest.raises(KeyError), group:
+                raise KeyError("no such file")
+
+    run(live)
+    if overtakes:  # the thread has found the group open, and another one closes it then
+        monkeypatch.setattr(Member, "check_open", lambda self: None)
+    for gossip in made:
+        for call in (gossip.step, gossip.finish):
+            with pytest.raises(RunAborted, match="has left the group"):
+                call()
+
+
+def test_a_step_that_waits_as_its_group_ends_says_so() -> None:
+    """Another thread leaves the block by an error, and the step's site is ahead of the others."""
+
+    def live(group: Group) -> ModelGossip:
+        return group.gossip([torch.zeros(5)], every=1)
+
+    def steps() -> None:
+        while gossip.step():
+            pass
+
+    service = replace(SERVICE, gossip=Gossip(most_ahead=1))
+    with ThreadPoolExecutor(3) as pool:
+        with suppress(KeyError), anabranch.local(service) as groups:
+            gossip, *_ = pool.map(live, groups)
+            waiting = pool.submit(steps)
+            while not gossip.steps:
+                time.sleep(0.01)
+            raise KeyError("no such file")
+        with pytest.raises(RunAborted):
+            waiting.result(timeout=20)
 
 
 def test_sites_that_pull_apart_come_to_the_mean_of_where_they_pull() -> None:

@@ -23,6 +23,7 @@ import anabranch
 from anabranch import ExchangeError, Group, RunAborted
 from anabranch.group import _exit, _settings
 from anabranch.group._local import _complete, _serving
+from anabranch.group._member import Member
 from anabranch.group._thread import LoopThread
 from anabranch.group.blocking_group import join_at
 from anabranch.group.log import RunLog
@@ -768,6 +769,21 @@ def test_after_its_end_a_group_says_so() -> None:
         groups[0].barrier()
     with pytest.raises(RunAborted, match="has left the group"):
         groups[1].all_reduce(torch.ones(2))
+
+
+def test_a_call_that_a_close_overtakes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with anabranch.local(2) as groups:
+        pass
+    # A thread has found the group open, and another thread closes it before the call begins.
+    monkeypatch.setattr(Member, "check_open", lambda self: None)
+    for call in (
+        lambda group: group.stats,
+        lambda group: group.begin_gather(b""),
+        Group.barrier,
+        lambda group: group.all_reduce(torch.ones(2)),
+    ):
+        with pytest.raises(RunAborted, match="has left the group"):
+            call(groups[0])
 
 
 @pytest.mark.parametrize("behind_nat", [None, "s0", "s2"])

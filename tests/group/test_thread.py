@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from concurrent.futures import CancelledError, Future, wait
+from asyncio import Handle
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
+from typing import Any
 
 import pytest
 
@@ -97,13 +99,63 @@ def test_what_several_threads_submit_at_once_runs_in_the_order_of_each(thread: L
         assert [number for each, number in ran if each == who] == [*range(500)]
 
 
-def test_a_closed_loop_takes_no_calls_and_cancels_those_that_it_has_not_started() -> None:
+def test_a_loop_that_ends_takes_no_calls() -> None:
+    """Such a call would begin after the last look at what runs, and never end."""
     thread = LoopThread("test")
-    thread.close()
-    # Another thread has submitted a call, in the moment in which this one finds the loop closed.
-    other: Future[None] = Future()
-    thread._submitted.append((asyncio.sleep(0), other))
-    for _ in range(2):
+    cancelled, goes_on = threading.Event(), threading.Event()
+
+    async def ends_late() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            cancelled.set()
+            await asyncio.to_thread(goes_on.wait, 10)
+
+    late = thread.submit(ends_late())
+    thread.run(asyncio.sleep(0))
+    closing = threading.Thread(target=thread.close)
+    closing.start()
+    try:
+        assert cancelled.wait(10)
         with pytest.raises(RuntimeError, match="closed"):
-            thread.submit(asyncio.sleep(0))
-    assert other.cancelled()
+            thread.submit(asyncio.sleep(3600)).result(timeout=10)
+    finally:
+        goes_on.set()
+        closing.join()
+    assert late.cancelled()
+
+
+def test_a_loop_that_has_stopped_takes_no_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = LoopThread("test")
+    schedule = thread._loop.call_soon_threadsafe
+
+    def submit_between(call: Callable[..., None], *given: Any) -> Handle:
+        scheduled = schedule(call, *given)
+        if call == thread._loop.stop:
+            thread._thread.join()
+            with pytest.raises(RuntimeError, match="closed"):
+                thread.submit(asyncio.sleep(0))
+        return scheduled
+
+    monkeypatch.setattr(thread._loop, "call_soon_threadsafe", submit_between)
+    thread.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        thread.submit(asyncio.sleep(0))
+
+
+def test_a_closed_loop_tells_its_own_error() -> None:
+    thread = LoopThread("test", lambda: KeyError("left"))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(thread.run, asyncio.sleep(3600))
+        while not thread.run(running()):
+            pass
+        thread.close()
+        with pytest.raises(KeyError, match="left"):
+            waiting.result(timeout=10)
+    with pytest.raises(KeyError, match="left"):
+        thread.run(asyncio.sleep(0))
+
+
+async def running() -> int:
+    """Return how many other calls run in the loop."""
+    return len(asyncio.all_tasks()) - 1

@@ -59,6 +59,7 @@ class Calls:
     """The group calls that gossip uses.
 
     Args:
+        check_open: raises RunAborted once this site has left.
         run: runs a call in the group's loop, and waits for its end.
         start: starts this site, which gossips as the argument says.
         exchange: exchanges a buffer, given its terms and weight; in the loop.
@@ -66,6 +67,7 @@ class Calls:
         refuses_nan: returns whether NaN and infinities in the model are an error.
     """
 
+    check_open: Callable[[], None]
     run: Callable[[Coroutine[Any, Any, Any]], Any]
     start: Callable[[Gossips], Awaitable[None]]
     exchange: Callable[[Buffer, Terms, float], Awaitable[Round]]
@@ -163,6 +165,7 @@ class ModelGossip:
                 is finished.
             RunAborted: the group has ended; names the cause.
         """
+        self._calls.check_open()
         if self.is_finished:
             raise ValueError(
                 "this gossip is finished, and all models are alike: make no more steps"
@@ -193,6 +196,7 @@ class ModelGossip:
                 others to continue without it.
             RunAborted: the group has ended; names the cause.
         """
+        self._calls.check_open()
         if self.is_finished:
             raise ValueError("this gossip is finished, and all models are alike: finish it once")
         self._read()

@@ -52,12 +52,19 @@ async def now(call: Callable[[], Any]) -> Any:
     return call()
 
 
-async def _ending(call: Awaitable[T]) -> T:
-    """Await a call; raise ``RunEnded`` where the scheduler holds no further exchange."""
+def _left(why: str) -> RunAborted:
+    return RunAborted(": ".join(filter(None, ("this site has left the group", why))))
+
+
+async def _ending(call: Awaitable[T], check_open: Callable[[], None]) -> T:
+    """Await a call; say why it has no result if the run is over, or this site has left."""
     try:
         return await call
     except RoundsOver as over:
         raise RunEnded(over.reason or "all sites have finished") from None
+    except asyncio.CancelledError:
+        check_open()  # the end of the loop cancels it once this site has left
+        raise
 
 
 class Member:
@@ -80,7 +87,7 @@ class Member:
 
     def __init__(self, door: Door, credentials: Credentials | None) -> None:
         self._networks = Networks(DATA_LIMITS, credentials)
-        self.thread = LoopThread(f"anabranch {door.name}")
+        self.thread = LoopThread(f"anabranch {door.name}", lambda: _left(self._why))
         self._closed = False
         self._why = ""  # the error with which this site left
         self._process = os.getpid()
@@ -168,7 +175,7 @@ class Member:
 
     def check_open(self) -> None:
         if self._closed:
-            raise RunAborted(": ".join(filter(None, ("this site has left the group", self._why))))
+            raise _left(self._why)
         if os.getpid() != self._process:
             raise RunAborted("this process was forked and has no part in the group; join() in it")
 
@@ -186,7 +193,11 @@ class Member:
 
     def begin(self, call: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a call in the loop; ``admit`` and ``close`` wait for its end."""
-        future = self.thread.submit(_ending(call))
+        try:
+            future = self.thread.submit(_ending(call, self.check_open))
+        except RunAborted:
+            call.close()
+            raise
         switching.begin()
         self._under_way.add(future)
         future.add_done_callback(self._under_way.discard)
@@ -195,7 +206,11 @@ class Member:
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Run a call in the loop, and wait for its end."""
-        return self.thread.run(_ending(call))
+        try:
+            return self.thread.run(_ending(call, self.check_open))
+        except RunAborted:
+            call.close()  # another thread may have closed the loop before the call began
+            raise
 
     def for_exchanges(self) -> AsyncGroup:
         """Return this site's membership, if it may exchange.

@@ -12,8 +12,9 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Coroutine
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from anabranch.net.tcp import wait_closed
@@ -23,15 +24,23 @@ T = TypeVar("T")
 _SHORT_S = 0.0002
 
 
+def _closed() -> Exception:
+    return RuntimeError("the event loop is closed")
+
+
 class LoopThread:
     """A running event loop.
 
     Args:
         name: the name of its thread.
+        closed: makes the error of calls that come once it is closed, or that its end cancels.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, closed: Callable[[], Exception] = _closed) -> None:
         self._loop = asyncio.new_event_loop()
+        self._closed = closed
+        self._submitting = threading.Lock()
+        self._is_closing = False
         self._submitted: deque[tuple[Coroutine[Any, Any, Any], Future[Any]]] = deque()
         self._will_start = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -52,23 +61,15 @@ class LoopThread:
         Like ``asyncio.run_coroutine_threadsafe``, but the result is here a turn of the loop sooner.
         """
         future: Future[T] = Future()
-        self._submitted.append((coroutine, future))
-        if not self._will_start:  # else the loop starts it in the same turn as those before
-            self._will_start = True
-            try:
-                self._loop.call_soon_threadsafe(self._start_all)
-            except RuntimeError:  # the loop is closed
-                self._will_start = False
-                self._drop_submitted()
-                raise
-        return future
-
-    def _drop_submitted(self) -> None:
-        """Cancel what the loop never starts; another thread may have submitted some of it."""
-        while self._submitted:
-            coroutine, future = self._submitted.popleft()
-            coroutine.close()
-            future.cancel()
+        with self._submitting:
+            if not self._is_closing:
+                self._submitted.append((coroutine, future))
+                if not self._will_start:  # else the loop starts it in the same turn as those before
+                    self._will_start = True
+                    self._loop.call_soon_threadsafe(self._start_all)
+                return future
+        coroutine.close()
+        raise self._closed()
 
     def _start_all(self) -> None:
         self._will_start = False  # ahead of the last look, so that no submission is missed
@@ -83,8 +84,9 @@ class LoopThread:
         task = self._loop.create_task(_hand_over(coroutine, future))
 
         def cancel(future: Future[T]) -> None:
-            if future.cancelled() and not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(task.cancel)
+            if future.cancelled():
+                with suppress(RuntimeError):  # the loop is closed
+                    self._loop.call_soon_threadsafe(task.cancel)
 
         future.add_done_callback(cancel)
 
@@ -93,19 +95,22 @@ class LoopThread:
         future = self.submit(coroutine)
         try:
             return future.result()
-        except BaseException:
+        except BaseException as error:
             future.cancel()
+            if self._is_closing and isinstance(error, CancelledError):
+                raise self._closed() from None
             raise
 
     def close(self) -> None:
         """End the loop and its thread, and all that still runs there."""
         if self._loop.is_closed():
             return
+        with self._submitting:  # all that was submitted before has begun once `_cancel_all` runs
+            self._is_closing = True
         asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-        self._drop_submitted()
 
 
 async def _hand_over(coroutine: Coroutine[Any, Any, T], future: Future[T]) -> None:

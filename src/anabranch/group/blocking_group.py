@@ -84,6 +84,7 @@ from anabranch.group.tensors import (
     several,
 )
 from anabranch.net import addresses
+from anabranch.net.errors import RunAborted
 from anabranch.net.messages import (
     MOST_GATHERED_BYTES,
     MOST_NAME_CHARACTERS,
@@ -614,7 +615,11 @@ class Group:
             names = [self._names[site] for site in gathered.members]
             return dict(zip(names, gathered.values, strict=True))
 
-        return self._member.begin(gather())
+        try:
+            return self._member.begin(gather())
+        except RunAborted:
+            gathering.close()
+            raise
 
     def _gather(self, data: bytes, what: str = "") -> Coroutine[Any, Any, Gathered]:
         agent = self._member.for_exchanges().agent
@@ -864,6 +869,7 @@ class Group:
         from anabranch.group._gossip import Calls, ModelGossip
 
         calls = Calls(
+            member.check_open,
             member.run,
             partial(member.start, member.site, None),
             self._exchanged,
