@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import re
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from fractions import Fraction
@@ -25,7 +27,7 @@ from anabranch.group import _exit, _settings
 from anabranch.group._local import _complete, _serving
 from anabranch.group._member import Member
 from anabranch.group._thread import LoopThread
-from anabranch.group.blocking_group import join_at
+from anabranch.group.blocking_group import Handle, join_at
 from anabranch.group.log import RunLog
 from anabranch.group.place import Place
 from anabranch.group.service import Serving
@@ -760,6 +762,29 @@ def test_a_program_that_ends_after_its_group_did_says_nothing_more() -> None:
     service = anabranch.Service(_complete(SITES), awareness=None, on_error="abort")
     with anabranch.local(service) as groups:
         at_each(groups, play)
+
+
+def test_threads_that_wait_for_one_call_all_return_once_it_is_written() -> None:
+    written, goes_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def finish(self) -> None:
+            goes_on.wait(10)
+            written.set()
+
+    future: Future[Any] = Future()
+    future.set_result(None)
+    handle = Handle(future, Slow(), [], lambda done: None, lambda done: done)  # type: ignore[arg-type]
+
+    def wait() -> bool:
+        handle.wait()
+        return written.is_set()
+
+    with Threads(2) as pool:
+        calls = [pool.submit(wait) for _ in range(2)]
+        concurrent.futures.wait(calls, timeout=0.1, return_when=FIRST_COMPLETED)
+        goes_on.set()
+        assert every(each.result(10) for each in calls)
 
 
 def test_after_its_end_a_group_says_so() -> None:

@@ -48,6 +48,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
@@ -159,6 +160,7 @@ class Handle:
         self._settled = settled
         self._tensors = tensors
         self._names = names
+        self._finishing = threading.Lock()
         self._finished = False
 
     @property
@@ -182,10 +184,11 @@ class Handle:
         except RunEnded:
             self._ended(None)
             raise
-        if not self._finished:
-            self._finished = True
-            self._ended(done)
-            self._tensors.finish()
+        with self._finishing:  # another thread that waits returns after this, too
+            if not self._finished:
+                self._finished = True
+                self._ended(done)
+                self._tensors.finish()
 
     def settled(self) -> None:
         """Return when every member holds the result.
