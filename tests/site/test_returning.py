@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
@@ -268,6 +270,55 @@ def test_two_threads_that_settle_both_wait_for_all() -> None:
             for each in settling:
                 each.result(5.0)
         assert present.latest == (0, 1)
+    finally:
+        thread.close()
+
+
+others: list[threading.Thread] = []
+
+
+class Meanwhile(tuple[int, ...]):
+    """Members; the first look at them runs another thread, for as long as nothing holds it."""
+
+    call: Callable[[], None] | None = None
+
+    def __contains__(self, site: object) -> bool:
+        call, self.call = self.call, None
+        if call is not None:
+            other = threading.Thread(target=call)
+            other.start()
+            other.join(0.2)
+            others.append(other)
+        return super().__contains__(site)
+
+
+@pytest.mark.parametrize("settles", [False, True])
+def test_what_two_threads_take_note_of_at_once_both_counts(settles: bool) -> None:
+    """A thread looks at the members, and another one changes them before the first has done so."""
+    thread = LoopThread("test")
+    try:
+
+        async def settled(done: Round) -> asyncio.Future[Round]:
+            future: asyncio.Future[Round] = asyncio.get_running_loop().create_future()
+            future.set_result(done)
+            return future
+
+        def lose(present: Present, members: Meanwhile) -> None:
+            done = Round(1, 1, 0.1, members=members)
+            if settles:
+                done = Round(1, 1, 0.1, settlement=thread.run(settled(done)))
+            present.ended(0, done)
+            others.pop().join()
+
+        present, members = Present(thread, flush, (0, 1, 2)), Meanwhile((0, 2))
+        members.call = lambda: present.are_left(0, (0, 1))
+        lose(present, members)
+        assert present.latest == (0,), "a lost member is back"
+
+        present, members = Present(thread, flush, (0, 1, 2)), Meanwhile((0, 2))
+        members.call = lambda: present.admitted((0, 2, 3))
+        lose(present, members)
+        assert present.latest == (0, 2, 3), "a newcomer is gone"
     finally:
         thread.close()
 

@@ -57,14 +57,12 @@ class Present:
             ExchangeError, RunAborted: the group has ended, or a call has failed.
         """
         while (entry := self._first()) is not None:
-            admissions, done = entry
             try:
-                settled = self.settled(done)
+                settled = self.settled(entry[1])
             except ExchangeError:
                 self._take(entry)  # the group goes on
                 raise
-            if self._take(entry):  # else another thread has taken note of it
-                self.are_left(admissions, settled.members)
+            self._take(entry, settled.members)
 
     def settled(self, done: Round) -> Round:
         """Return a call's round once it is settled; in the loop's thread, as far as it is now."""
@@ -92,20 +90,21 @@ class Present:
         else:
             self._unsettled.append((admissions, done))
         while (entry := self._first()) is not None and _is_settled(entry[1]):  # none adds up
-            if self._take(entry):
-                self.are_left(entry[0], self.settled(entry[1]).members)
+            self._take(entry, self.settled(entry[1]).members)
 
     def _first(self) -> tuple[int, Round] | None:
         with self._lock:
             return self._unsettled[0] if self._unsettled else None
 
-    def _take(self, entry: tuple[int, Round]) -> bool:
-        """Remove an entry that came first; return whether no other thread has done so."""
+    def _take(self, entry: tuple[int, Round], members: Sequence[int] = ()) -> None:
+        """Remove an entry that came first, and the members lost by its end.
+
+        Another thread may have done so.
+        """
         with self._lock:
-            is_there = bool(self._unsettled) and self._unsettled[0] is entry
-            if is_there:
+            if self._unsettled and self._unsettled[0] is entry:
                 self._unsettled.popleft()
-            return is_there
+                self._are_left(entry[0], members)
 
     def are_left(self, admissions: int, members: Sequence[int]) -> None:
         """Remove the members that the end of a call shows to be lost.
@@ -114,13 +113,18 @@ class Present:
             admissions: see ``ended``.
             members: the call's members; empty where a loss ends the group.
         """
+        with self._lock:
+            self._are_left(admissions, members)
+
+    def _are_left(self, admissions: int, members: Sequence[int]) -> None:
         if members and admissions == self.admissions:
             self.latest = tuple(site for site in self.latest if site in members)
 
     def admitted(self, members: Sequence[int]) -> None:
         """Take the members after an admission, before which all calls were settled."""
-        self.latest = tuple(members)
-        self.admissions += 1
+        with self._lock:
+            self.latest = tuple(members)
+            self.admissions += 1
 
 
 def _is_settled(done: Round) -> bool:

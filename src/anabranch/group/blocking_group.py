@@ -589,8 +589,9 @@ class Group:
         data = packed(value)
         if len(data) > MOST_GATHERED_BYTES:
             raise ValueError(_TOO_LARGE.format(len(data), MOST_GATHERED_BYTES))
+        admissions = self._present.admissions
         gathered = self._member.run(self._gather(data))
-        self._present.are_left(self._present.admissions, gathered.members)
+        self._present.are_left(admissions, gathered.members)
         return [msgspec.msgpack.decode(each) for each in gathered.values]
 
     def begin_gather(self, data: bytes, what: str = "") -> Future[dict[str, bytes]]:
