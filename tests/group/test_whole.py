@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import Future
 
 import pytest
 
 import anabranch
 from anabranch import ExchangeError, Group, RunAborted
 from anabranch.group._local import _complete, _serving
+from anabranch.group._whole import Whole
 
 from ..threads import Threads, at_each
 
@@ -43,6 +45,36 @@ def test_those_that_watch_a_lost_member_are_told_and_no_others(on_loss) -> None:
     with anabranch.local(service) as groups:
         said = at_each(groups, play)
     assert [said[0], said[2]] == [(WHY, on_loss == "complete")] * 2
+
+
+def test_who_watches_late_is_told_of_losses_since_the_members_were_known() -> None:
+    whole, ended = Whole(), Future[None]()
+    whole.lost(1, "site 1 is gone", 0)
+    error = whole.watch((0, 1, 2), ended, 0).exception(LIMIT_S)
+    assert isinstance(error, ExchangeError)
+    assert str(error) == "site 1 is gone"
+    assert not whole.watch((0, 2), ended, 0).done()
+    let_in = whole.watch((0, 1, 2), ended, 1)  # an admission has let it in again
+    assert not let_in.done()
+    assert not whole.watch((0, 1, 2), ended, None).done()
+    whole.lost(1, "site 1 is gone again", 1)
+    for each in (let_in, whole.watch((0, 1, 2), ended, 1)):
+        assert str(each.exception(LIMIT_S)) == "site 1 is gone again"
+
+
+def test_a_member_that_is_lost_before_a_program_has_heard_of_it_fails_what_watches() -> None:
+    with anabranch.local(anabranch.Service(_complete(3), awareness=None)) as (one, other, third):
+        part = one.subgroup(["site0"])
+        before = one.watch_whole()
+        other.__exit__(KeyError, KeyError("no such file"), None)
+        assert str(before.exception(LIMIT_S)) == WHY
+        assert one.sites == ("site0", "site1", "site2")  # no call has shown the loss yet
+        after = one.watch_whole()
+        assert isinstance(after.exception(LIMIT_S), ExchangeError)
+        assert not part.watch_whole().done()
+        at_each((one, third), Group.barrier)
+        assert one.sites == ("site0", "site2")
+        assert not one.watch_whole().done()
 
 
 def test_a_group_that_is_left_cancels_what_watches_it() -> None:

@@ -26,6 +26,7 @@ class Present:
         flush: sends this member's delayed messages, of which settlements need some; called in the
             thread.
         members: at the beginning.
+        admissions: how many admissions there were before.
 
     Attributes:
         latest: the members as far as settlements have been waited for; there may be fewer.
@@ -33,12 +34,16 @@ class Present:
     """
 
     def __init__(
-        self, thread: LoopThread, flush: Callable[[], None], members: Sequence[int]
+        self,
+        thread: LoopThread,
+        flush: Callable[[], None],
+        members: Sequence[int],
+        admissions: int = 0,
     ) -> None:
         self._thread = thread
         self._flush = flush
         self.latest = tuple(members)
-        self.admissions = 0
+        self.admissions = admissions
         self._unsettled: deque[tuple[int, Round]] = deque()
         self._lock = Lock()
 
@@ -49,6 +54,12 @@ class Present:
             with suppress(NetError, asyncio.CancelledError):  # the next call raises it
                 self.settle()
         return self.latest
+
+    @property
+    def known(self) -> tuple[tuple[int, ...], int]:
+        """``latest``, and the admissions by then."""
+        with self._lock:
+            return self.latest, self.admissions
 
     def settle(self) -> None:
         """Wait for the settlements of all calls that the program has waited for.

@@ -6,6 +6,7 @@ processes, such as gloo, do not: they wait for the lost member. Their caller wat
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -17,18 +18,32 @@ class Whole:
     """Futures that fail with the first loss; :meth:`watch` may be called in any thread."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._watched: list[tuple[frozenset[int], Future[None]]] = []
+        self._lost: dict[int, tuple[int, str]] = {}  # a site's latest loss: admissions, reason
 
-    def watch(self, sites: Iterable[int], ended: Future[None]) -> Future[None]:
+    def watch(
+        self, sites: Iterable[int], ended: Future[None], admissions: int | None
+    ) -> Future[None]:
         """Return a future that fails once one of these sites is lost, or with ``ended``.
+
+        It fails at once if one is lost already, and the program has not heard of that yet.
 
         Args:
             sites: indices of sites.
             ended: fails with the error that ends the group early. If it is cancelled, so is the
                 result.
+            admissions: how many admissions there were when these were the members. A site that was
+                lost before the latest one is back. None: earlier losses do not count.
         """
         future: Future[None] = Future()
-        self._watched.append((frozenset(sites), future))
+        members = frozenset(sites)
+        with self._lock:
+            self._watched.append((members, future))
+            lost = [each for site, each in self._lost.items() if site in members]
+        for when, reason in lost:
+            if admissions is not None and when >= admissions:
+                _fail(future, ExchangeError(reason))
 
         def has_ended(done: Future[None]) -> None:
             if done.cancelled():
@@ -39,9 +54,12 @@ class Whole:
         ended.add_done_callback(has_ended)
         return future
 
-    def lost(self, site: int, reason: str) -> None:
+    def lost(self, site: int, reason: str, admissions: int) -> None:
         """Fail the futures that watch a lost site; the others continue."""
-        for sites, future in [*self._watched]:
+        with self._lock:
+            self._lost[site] = admissions, reason
+            watched = [*self._watched]
+        for sites, future in watched:
             if site in sites:
                 _fail(future, ExchangeError(reason))
 

@@ -124,13 +124,13 @@ class Callbacks:
         refused: a message from another site was refused: (site, or None if unknown, error).
         progressed: a message to another site has ended, sent or not; None for no such calls.
         moved: a neighbour died and came back as another process: (site, its new address).
-        lost: a site was lost, and the others continue: (site, reason).
+        lost: a site was lost, and the others continue: (site, reason, admissions here before).
     """
 
     refused: Callable[[int | None, PeerError], None] = _ignore
     progressed: Callable[[], None] | None = None
     moved: Callable[[int, Address], None] = _ignore
-    lost: Callable[[int, str], None] = _ignore
+    lost: Callable[[int, str, int], None] = _ignore
 
 
 class Exchanging(TypedDict, total=False):

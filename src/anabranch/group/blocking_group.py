@@ -270,10 +270,12 @@ class Group:
         on_nan: OnNan = "raise",
         hints: bool = False,
         on_unlike: OnUnlike = "raise",
+        admissions: int = 0,
     ) -> None:
         self._member = member
         self._channel = channel
-        self._present = Present(member.thread, member.site.agent.flush, members)
+        flush = member.site.agent.flush
+        self._present = Present(member.thread, flush, members, admissions)
         self.on_nan = on_nan
         self.on_unlike = on_unlike
         self._watch = Watch() if hints else None
@@ -358,7 +360,10 @@ class Group:
         it; with this future, the program can end that traffic. The future is cancelled once this
         site leaves. Callbacks run in the group's thread, and must not wait there.
         """
-        return self._member.whole.watch(self._present.latest, self._member.ended)
+        members, admissions = self._present.known
+        # A worker of a served model comes back without an admission.
+        since = None if self._member.site.settings.workers else admissions
+        return self._member.whole.watch(members, self._member.ended, since)
 
     def __repr__(self) -> str:
         return f"<anabranch.Group of {', '.join(self.sites)}, at {self.site}>"
@@ -697,7 +702,8 @@ class Group:
         agent = self._member.for_exchanges().agent
         channel = self._member.run(agent.subgroup(members, name))
         hints = self._watch is not None
-        return Group(self._member, channel, members, self.on_nan, hints, self.on_unlike)
+        how = self.on_nan, hints, self.on_unlike
+        return Group(self._member, channel, members, *how, self._present.admissions)
 
     def average(
         self,

@@ -154,7 +154,8 @@ class SiteAgent:
         clock: this site's clock, seconds, by which links are measured; None for the loop's time.
         moved: called with the new address of a neighbour that died and has returned.
         advertise: the host at which other sites find this one; None for that of ``listen``.
-        told_lost: called with a site that is lost while the run continues, and the reason.
+        told_lost: called with a site that is lost while the run continues, the reason, and the
+            number of admissions at this site before.
 
     Attributes:
         progressed, refused: see above.
@@ -176,7 +177,7 @@ class SiteAgent:
         clock: Callable[[], float] | None = None,
         moved: Callable[[int, Address], None] = lambda site, address: None,
         advertise: str | None = None,
-        told_lost: Callable[[int, str], None] = lambda site, reason: None,
+        told_lost: Callable[[int, str, int], None] = lambda site, reason, admissions: None,
     ) -> None:
         self._data = data
         self._name = name
@@ -650,7 +651,7 @@ class SiteAgent:
                 self._scheduler.post(Reformed(plans.loads(message.plan_json).version))
             case SiteGone():
                 self._scheduler.tell(f"{message.reason}; the others go on")
-                self._told_lost(message.site, message.reason)
+                self._told_lost(message.site, message.reason, self._collectives.admissions)
                 self._gone.add(message.site)
                 if self._gossiping is not None:
                     self._gossiping.lost(message.site)

@@ -204,6 +204,7 @@ class Collectives:
 
     Attributes:
         is_new: whether the group has begun, and its members have not admitted this site yet.
+        admissions: how many admissions this site has heard of.
     """
 
     def __init__(self, scheduler: Control, planned: Callable[[Plan], None]) -> None:
@@ -224,6 +225,7 @@ class Collectives:
         self._made: set[asyncio.Task[Any]] = set()  # calls made in the program's place
         self._unsettled: set[asyncio.Task[Round]] = set()  # of calls that have returned
         self.is_new = False
+        self.admissions = 0
 
     def join(self, plan: Plan, site: int, is_new: bool) -> None:
         """Set the plan of all sites, this site, and whether members must admit it first."""
@@ -926,6 +928,7 @@ class Collectives:
         if message.follows and self._site in message.newcomers:
             self._following, self._gets_state = Following(self._most_kept_bytes), False
         self.is_new = False
+        self.admissions += 1
         for each in self._channels.values():  # every member has the answers before this one
             each.answers.clear()
         state.answers[message.number] = message
