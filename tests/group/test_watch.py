@@ -25,6 +25,7 @@ from anabranch.group.place import Place
 
 from ..every import every
 from ..threads import Threads, at_each
+from ..weak_sets import free_amid
 
 SITES = 3
 Average = Callable[[Group, nn.Module], object]
@@ -531,6 +532,15 @@ def test_a_thread_may_average_while_another_steps(switching: None) -> None:
         finally:
             has_ended.set()
         averaging.result()
+
+
+def test_a_thread_may_free_a_watch_while_another_steps() -> None:
+    kept = [Watch() for _ in range(3)]
+    freed = [Watch()]
+    optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)
+    free_amid(optimizer.step, freed.clear)
+    assert len(kept) == 3
+    assert None not in {each() for each in [*_watch._watching]}
 
 
 def test_odd_tensors_are_passed_over() -> None:

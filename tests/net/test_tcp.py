@@ -17,6 +17,7 @@ import pytest
 from anabranch import __version__
 from anabranch.net import _liveness as liveness
 from anabranch.net import _shared_memory as shared_memory
+from anabranch.net import tcp
 from anabranch.net._rings import PIECE_BYTES, RING_BYTES
 from anabranch.net.errors import (
     LinkError,
@@ -38,6 +39,7 @@ from anabranch.net.messages import (
     Start,
 )
 from anabranch.net.network import Connection
+from anabranch.net.pipe import End
 from anabranch.net.tcp import (
     BY_ROUND_TRIP,
     Networks,
@@ -48,6 +50,7 @@ from anabranch.net.tcp import (
 )
 from anabranch.overlay import Link, Overlay, Site
 
+from ..weak_sets import free_amid
 from .jumping import run_jumping
 
 LIMITS = Limits(message_bytes=1 << 16, payload_bytes=1 << 28)
@@ -1256,6 +1259,25 @@ def test_loops_of_several_threads_wait_for_their_own_connections() -> None:
     with ThreadPoolExecutor(4) as pool:
         for done in [pool.submit(asyncio.run, asyncio.wait_for(live(20), 30)) for _ in range(4)]:
             done.result()
+
+
+def test_a_loop_that_waits_may_meet_a_thread_that_frees_an_end() -> None:
+    class Open(End):
+        def __init__(self) -> None:
+            """Need no loop."""
+
+        def start(self, ends: object) -> None:
+            pass
+
+    def opened() -> Open:
+        ends: Any = None
+        end = Open()
+        tcp._start(end, ends)
+        return end
+
+    kept, freed = [opened() for _ in range(3)], [opened()]
+    free_amid(lambda: asyncio.run(wait_closed()), freed.clear)
+    assert len(kept) == 3
 
 
 def test_a_host_that_answers_nothing_is_given_up_as_one_that_falls_silent(

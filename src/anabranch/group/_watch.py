@@ -39,7 +39,9 @@ _MOST_GRADIENTS = 1 << 17  # remembered without a step of their optimizer
 _MOST_BEFORE_FIRST = 1 << 10  # means before the first comparison that may still await one
 
 _lock = threading.Lock()
-_watching: weakref.WeakSet[Watch] = weakref.WeakSet()
+# Any thread may free a watch, which no lock guards. So a plain set has them: a change, or a copy,
+# is one operation of the interpreter.
+_watching: set[weakref.ref[Watch]] = set()
 _is_hooked = False
 
 
@@ -203,7 +205,7 @@ def _begin(watch: Watch) -> None:
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     with _lock:
-        _watching.add(watch)
+        _watching.add(weakref.ref(watch, _watching.discard))
         if not _is_hooked:  # once for all: another thread's step may be iterating over the hooks
             register_optimizer_step_pre_hook(_before_step)
             _is_hooked = True
@@ -214,7 +216,6 @@ def _before_step(optimizer: Any, *_: Any) -> None:
 
     if torch.compiler.is_compiling():  # a watch ignores compiled steps
         return
-    with _lock:
-        watching = [*_watching]
-    for watch in watching:
-        watch.before_step(optimizer)
+    for each in _watching.copy():
+        if (watch := each()) is not None:
+            watch.before_step(optimizer)

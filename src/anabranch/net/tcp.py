@@ -18,14 +18,13 @@ import os
 import secrets
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
+from weakref import ref
 
 from anabranch.net import _shared_memory as shared_memory
 from anabranch.net import pipe, tls
@@ -75,9 +74,17 @@ _MOST_POSTED = 64  # frames of one turn of the loop, beyond which small payloads
 
 
 # The open ends of this process. A forked child, as of a data loader, must not keep them open when
-# this process dies: its peers would see no end of the stream.
-_open: WeakSet[_TcpConnection | _TcpListener | pipe.End] = WeakSet()
-_opening = threading.Lock()  # loops of several threads share `_open`
+# this process dies: its peers would see no end of the stream. Any thread may free an end, which no
+# lock guards. So a plain set has them: a change, or a copy, is one operation of the interpreter.
+_open: set[ref[_TcpConnection | _TcpListener | pipe.End]] = set()
+
+
+def _note_open(end: _TcpConnection | _TcpListener | pipe.End) -> None:
+    _open.add(ref(end, _open.discard))
+
+
+def _opened() -> list[_TcpConnection | _TcpListener | pipe.End]:
+    return [end for each in _open.copy() if (end := each()) is not None]
 
 
 async def wait_closed() -> None:
@@ -90,8 +97,7 @@ async def wait_closed() -> None:
     for _ in range(3):  # a socket accepted just now becomes a connection after three turns
         await asyncio.sleep(0)
     for pause_s in (0.0, 0.0, 0.0, 0.0, 0.0, *(100 * [0.01])):
-        with _opening:
-            opened = [each for each in _open if isinstance(each, _TcpConnection)]
+        opened = [each for each in _opened() if isinstance(each, _TcpConnection)]
         left = [each for each in opened if each.is_in(loop)]
         await asyncio.sleep(pause_s)
         if not left:
@@ -103,10 +109,8 @@ async def wait_closed() -> None:
 
 def _let_go() -> None:
     """Release all connections and listeners in a process that was just forked."""
-    global _opening
-    _opening = threading.Lock()  # a thread of the parent may have held it
     null = os.open(os.devnull, os.O_RDWR)
-    for fileno in [fileno for each in _open for fileno in each.filenos() if fileno >= 0]:
+    for fileno in [fileno for each in _opened() for fileno in each.filenos() if fileno >= 0]:
         # Not os.close: a later close by its owner might then close a reused descriptor.
         os.dup2(null, fileno, inheritable=False)
     os.close(null)
@@ -117,8 +121,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _start(end: pipe.End, ends: pipe.Streams) -> None:
-    with _opening:
-        _open.add(end)
+    _note_open(end)
     end.start(ends)
 
 
@@ -387,8 +390,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        with _opening:
-            _open.add(self)
+        _note_open(self)
         own = transport.get_extra_info("socket")
         self._own = own
         is_tcp = own.family != socket.AF_UNIX
@@ -558,8 +560,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._liveness.end()
-        with _opening:
-            _open.discard(self)
+        _open.discard(ref(self))
         if self._listener is not None:
             self._listener.forget(self)
         if self.failure is None and not self._closing:
@@ -687,8 +688,7 @@ class _TcpListener:
                 self._server.close()
                 raise
 
-        with _opening:
-            _open.add(self)
+        _note_open(self)
 
     def filenos(self) -> list[int]:
         """Return the descriptors on which it listens."""
