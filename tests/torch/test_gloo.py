@@ -155,6 +155,24 @@ def test_gloo_ends_once_a_rank_is_lost_also_where_the_group_goes_on(ranks, name)
     assert "site 1 died; this process group makes no further call by gloo" in waits(begun)
 
 
+def test_a_receive_of_any_rank_that_begins_as_gloo_ends_is_told_why(ranks):
+    gloo, inner = ranks.gloo[0], ranks.gloo[0]._inner
+
+    class Ends:
+        def recv_anysource(self, *given: Any) -> Any:
+            begun = inner.recv_anysource(*given)
+            gloo.end("rank 1 is lost")  # as the group's thread calls it
+            return begun
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(inner, name)
+
+    gloo._inner = Ends()
+    work = ranks.recv(0, timedelta(seconds=20), "recv_anysource")
+    assert work.ends_within(5.0)
+    assert "rank 1 is lost" in waits(work)
+
+
 def test_a_receive_that_takes_too_long_says_that_gloo_is_over_and_both_ranks_hear_it(ranks):
     waiting = ranks.recv(1)
     said = waits(ranks.recv(0, limit=SHORT))

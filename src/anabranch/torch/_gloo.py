@@ -200,7 +200,10 @@ class Gloo:
         # The end of gloo's connections does not end its wait for a message of any rank.
         work = FromAny(what, begun, self._are_others_gone)
         with self._lock:
+            is_over = bool(self._over)  # if gloo has ended meanwhile, `end` has not seen this work
             self._from_any.add(work)
+        if is_over:
+            work.fail(self._error(what))
         threading.Thread(
             target=self._receive,
             args=(work, begun, tensors, limit),
