@@ -344,6 +344,59 @@ def test_servers_hold_the_model_of_own_code_that_lets_them(tmp_path: Path) -> No
         simulate(*load(path), tmp_path / "again.db")
 
 
+ONE_AT_A_TIME = '''
+import time
+import numpy as np
+from anabranch.train.optimisers import Sgd
+
+class Work:
+    """Fails where it is called while it computes, or its model changes then."""
+
+    def __init__(self):
+        self.model, self.buffer = np.zeros(3, np.float32), np.zeros(3, np.float32)
+        self.make_rule = Sgd(1.0).start
+        self.computes = False
+
+    def compute(self):
+        assert not self.computes, "two threads compute at once"
+        self.computes, model = True, self.model.copy()
+        time.sleep(0.01)
+        assert (self.model == model).all(), "another thread writes the model"
+        self.computes = False
+
+    def local_step(self, samples):
+        self.compute()
+        self.buffer[:] = 1.0
+
+    def apply(self, round):
+        pass  # servers step
+
+    def evaluate(self):
+        self.compute()
+        return 0.5
+
+    def state_dict(self):
+        return {"model": {"all": self.model}}
+
+    def load_state_dict(self, state):
+        self.model[:] = state["model"]["all"]
+
+def make(context):
+    return Work()
+'''
+
+
+@pytest.mark.slow
+def test_a_worker_that_serves_the_model_does_not_evaluate_it_during_a_step(tmp_path: Path) -> None:
+    more = 'pace = {kind = "asp"}\nroute = {kind = "star", hub = "site0"}\n'
+    path = scenario(tmp_path, ONE_AT_A_TIME)
+    text = path.read_text().replace("evaluate_every = 2", "evaluate_every = 1")
+    path.write_text(more + text.replace("stop.rounds = 6", "stop.rounds = 40"))
+    run_locally(path, 0, SITES, tmp_path / "run.db")
+    seen = [event for _, event in read_events(tmp_path / "run.db")]
+    assert sum(isinstance(event, Evaluated) for event in seen) > 1
+
+
 def test_without_numbers_own_code_has_its_size(tmp_path: Path) -> None:
     path = scenario(tmp_path, more='[simulation]\ntensors = "sizes"\n')
     simulate(*load(path), tmp_path / "run.db")

@@ -60,15 +60,20 @@ class HeldWeights:
         """Whether this site holds all of the model."""
         return self._servers == [self._site]
 
-    def show(self) -> None:
-        """Copy the model that this site holds, whole, into the work's model."""
+    def show(self, model: Floats) -> None:
+        """Copy a model into the work's."""
+        self._work.model[:] = model
+
+    def whole(self) -> Floats:
+        """Return a copy of the model, all of which this site holds."""
         assert self.is_whole
-        start = 0
+        model, start = np.empty_like(self._work.model), 0
         held = self._parameters()
         for place in self._places[self._site]:
             stop = start + place.stop - place.start
-            self._work.model[place] = held[start:stop]
+            model[place] = held[start:stop]
             start = stop
+        return model
 
     def leave(self, path: Path) -> None:
         """Write this site's part beside the final weights, if there is more than one part."""

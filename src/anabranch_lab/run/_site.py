@@ -11,9 +11,10 @@ import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Protocol, TypeVar
 
 from anabranch._typed_toml import decode_json
@@ -290,16 +291,21 @@ async def _ready(
     strands = min(world.strands, job.most_strands or world.strands)
     transport = settings.transport(exchanged, strands, room)
     workers = scenario.workers(overlay)
-    served, partition = None, None
+    served, partition, pulled, evaluator = None, None, None, 0
     if scenario.is_served:
         held = servable(work, scenario)
+        evaluator = evaluator_of(scenario, group.first_plan, workers)
         make_rule: Callable[[int], Rule] | None = None
         if held.make_rule is not None:
             chunk_elements = settings.chunk_elements(elements)
             partition = HeldWeights(held, group.first_plan, chunk_elements, site)
             make_rule = partition.make_rule
+            # It also evaluates the model that it serves, in the work's memory. Pulls take another.
+            if site == evaluator and site in workers and partition.is_whole:
+                pulled = held.model.copy()
         averaged = averaged_elements(held)
-        served = settings.served_model(held.model, make_rule, averaged, wire=assigned.wire)
+        model = held.model if pulled is None else pulled
+        served = settings.served_model(model, make_rule, averaged, wire=assigned.wire)
     own_share, held_samples = 1.0, 0
     if scenario.clients is not None:
         held_samples = 1  # each client's push carries its own weight
@@ -333,9 +339,6 @@ async def _ready(
             events.LabelsHeld(at_s=event_buffer.now_s(), site=site, samples=held_labels)
         )
         event_buffer.report()  # at once, so that the log has it even if the site dies
-    evaluator = 0
-    if scenario.is_served:
-        evaluator = evaluator_of(scenario, group.first_plan, workers)
     weights = files.weights if assigned.learns else None
     return _Site(
         world,
@@ -345,6 +348,7 @@ async def _ready(
         keeper,
         weights,
         partition,
+        pulled,
         evaluator,
         len(workers),
         own_share,
@@ -394,6 +398,7 @@ class _Site:
     keeper: Keeper
     weights: Path | None  # the file of the final weights
     partition: HeldWeights | None  # where the model is served
+    pulled: Floats | None  # the model as pulled, where the work's memory also has another
     evaluator: int  # one site evaluates, since the model is the same everywhere
     workers: int  # how many sites compute
     share: float  # the weight of its gradient; the mean over sites is 1
@@ -403,6 +408,7 @@ class _Site:
     steps: LocalWork | None  # where sites make local steps between averages
     attendance: Attendance
     handed: State | None = None  # the other sites' position in the program, if this site came back
+    working: Lock = field(default_factory=Lock)  # the work computes one thing at a time
 
     @property
     def index(self) -> int:
@@ -500,10 +506,14 @@ class _Site:
         work = self.assigned.work
 
         def do() -> float | None:
-            loss = work.local_step(samples)
-            if self.assigned.wire != Wire.SIZES:
-                check_finite(work.buffer, step)
-            return loss
+            with self.working:
+                self._show(self.pulled)
+                loss = work.local_step(samples)
+                if self.assigned.wire != Wire.SIZES:
+                    check_finite(work.buffer, step)
+                if self.partition is not None:
+                    self.assigned.complete_push()
+                return loss
 
         who = self.index if client is None else client
         samples_in_all = samples * self.assigned.steps_of(who, samples)
@@ -598,15 +608,30 @@ class _Site:
         held = self.partition
         return self.index == self.evaluator and held is not None and held.is_whole
 
-    async def evaluate(self, round: int, step: int | None = None) -> None:
+    def _show(self, model: Floats | None) -> None:
+        """Copy a model into the work's memory; None leaves that as it is."""
+        if model is not None:
+            assert self.partition is not None, "only a served model is in other memory"
+            self.partition.show(model)
+
+    async def evaluate(
+        self, round: int, step: int | None = None, model: Floats | None = None
+    ) -> None:
         """Log the model's accuracy.
 
         Args:
             round: of this run; the accuracy is of the model after it.
             step: local steps that the site has made, where models differ between rounds.
+            model: what to evaluate; None for the work's model as it is.
         """
         at_s = self.event_buffer.now_s()
-        accuracy, by_class = await self.off_the_loop(self.assigned.evaluate)
+
+        def look() -> tuple[float, list[float | None] | None]:
+            with self.working:
+                self._show(model)
+                return self.assigned.evaluate()
+
+        accuracy, by_class = await self.off_the_loop(look)
         self.event_buffer.write(
             events.Evaluated(
                 at_s=at_s,
@@ -808,8 +833,7 @@ async def _evaluating(site: _Site) -> AsyncIterator[None]:
         nonlocal settled
         async with looking:
             settled = site.agent.settled
-            await site.off_the_loop(held.show)
-            await site.evaluate(round)
+            await site.evaluate(round, model=held.whole())  # in the loop, which changes it
 
     async def watch() -> None:
         while not site.assigned.looks_when_told:
@@ -838,7 +862,7 @@ async def _permitted(site: _Site) -> None:
         else:
             is_due = update > 1 and site.evaluation_is_due(update - 1) and not site.watches
         if is_due:
-            await site.evaluate(update - 1)
+            await site.evaluate(update - 1, model=site.pulled)
         client, share = permission.client, site.share
         if client is not None:
             by_data = await site.off_the_loop(partial(site.assigned.stand_for, client, update))
@@ -851,12 +875,12 @@ async def _permitted(site: _Site) -> None:
         site.world.round_begins(update)
         usual = site.assigned.samples
         weight = share * (samples / usual if usual else 1.0)
-        buffer = site.assigned.pushed()
+        buffer = site.assigned.work.buffer
         loss = step.loss if site.merge.asks_loss else None  # the log has it with the step
         if agent.push(permission, buffer, weight, samples, step.compute_s, loss):
             site.stepped(update, step)
     if site.index == min(agent.last_receivers, default=None) and site.assigned.learns:
-        await site.evaluate(update)
+        await site.evaluate(update, model=site.pulled)
 
 
 class _EventBuffer:

@@ -97,13 +97,12 @@ class Assignment:
         self.training.stand_for(client, update)
         return self.held[client] * len(self.held) / sum(self.held)
 
-    def pushed(self) -> Floats:
-        """Return the buffer to push to a served model, with elements that are no parameters."""
+    def complete_push(self) -> None:
+        """Write elements that are no parameters into the buffer, for a push to a served model."""
         work = self.work
         if averaged := averaged_elements(work):
             assert isinstance(work, ServableOwnWork | ServedSteps)
             work.buffer[-averaged:] = work.model[-averaged:]
-        return work.buffer
 
     def share_of(self, site: int, workers: Sequence[int]) -> float:
         """Return a site's weight by its samples; the mean over the sites that compute is 1.
