@@ -35,7 +35,13 @@ from anabranch.scheduler.awareness import Passive
 from anabranch_lab.emulate import emulated
 
 ELEMENTS, BUFFERS = 610_000, 10
-ROWS = "kept", "known", "burst", "equal"
+ROWS = {
+    "kept": "known links, plan kept",
+    "known": "known links",
+    "burst": "unknown links, bursts first",
+    "equal": "unknown links, measured as they are used",
+    "gloo": "gloo, best ring, bbr",
+}
 ASSUMED_BPS = 100e6
 
 
@@ -143,14 +149,14 @@ def measure(row: str, rounds: int) -> dict[str, Any]:
         "limit_s": limit_s,
         "plans": answers[0][-1][1],
     }
-    print(row, figures, flush=True)
+    print(ROWS[row], figures, flush=True)
     return figures
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--only", choices=[*ROWS, "gloo"], help="one row; else all")
+    parser.add_argument("--only", nargs="*", choices=[*ROWS], default=[*ROWS], help="of the rows")
     parser.add_argument("--name", default="unknown", help="of the file; of a site")
     parser.add_argument("--dry", action="store_true", help="write no file")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
@@ -159,15 +165,12 @@ def main() -> None:
     parser.add_argument("--host", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        schedule(options.serve, options.only)
+        schedule(options.serve, *options.only)
         return
     if options.site:
-        (take_part_by_gloo if options.only == "gloo" else take_part)(options)
+        (take_part_by_gloo if options.only == ["gloo"] else take_part)(options)
         return
-    rows = {
-        row: measure(row, 4 if row == "gloo" else options.rounds)
-        for row in ([options.only] if options.only else (*ROWS, "gloo"))
-    }
+    rows = {ROWS[row]: measure(row, 4 if row == "gloo" else options.rounds) for row in options.only}
     if not options.dry:
         common.write(options.name, seed=0, buffers=BUFFERS, elements_each=ELEMENTS, rows=rows)
 

@@ -60,17 +60,27 @@ def test_a_measured_link_has_the_measured_goodput_and_latency() -> None:
     assert link.latency_s == 0.07
 
 
-def test_one_measurement_that_is_far_off_is_not_believed_and_a_change_is_from_the_second_on() -> (
-    None
-):
+def test_one_measurement_that_is_far_off_is_not_believed() -> None:
     collector = Collector(triangle([50e6, 50e6, 50e6]))
     found = []
     for tenth, rate_bps in enumerate([20e6, 21e6, 2e9, 20e6, 22e6, 40e6, 41e6, 40e6]):
         collector.measured(0, 1, estimate(rate_bps), 5 + tenth / 10)
         found.append(goodput_bps(collector.belief(6.0), 0, 1) / 1e6)
     assert found == pytest.approx([20, 21, 21, 21, 22, 22, 40, 40])
-    collector.measured(0, 1, estimate(5e6), 9.0)  # long after
-    assert goodput_bps(collector.belief(9.0), 0, 1) == pytest.approx(5e6)
+    collector.measured(0, 1, estimate(5e6), 9.8)  # long after
+    assert goodput_bps(collector.belief(9.8), 0, 1) == pytest.approx(5e6)
+
+
+def test_a_rise_counts_at_once_and_a_fall_once_it_has_lasted() -> None:
+    collector = Collector(triangle([50e6, 50e6, 50e6]))
+    reports = [*(20 * [100e6]), *(4 * [30e6]), *(20 * [100e6]), *(20 * [30e6]), *(8 * [90e6])]
+    found = []
+    for place, rate_bps in enumerate(reports):  # four a second
+        collector.measured(0, 1, estimate(rate_bps), place / 4)
+        found.append(goodput_bps(collector.belief(place / 4), 0, 1) / 1e6)
+    assert every(each == pytest.approx(100) for each in found[:44]), "a second is a dip"
+    assert found[44:64].index(pytest.approx(30)) in range(10, 14), "three seconds are a fall"
+    assert found[64:].index(pytest.approx(90)) in range(3, 6)
 
 
 def test_a_belief_that_is_not_renewed_fades_towards_the_typical_rate() -> None:

@@ -13,8 +13,10 @@ from anabranch.overlay import Basis, Overlay
 Pair = tuple[int, int]
 
 # Now and then a report is off by a factor: a receiver that was held up reads chunks all at once.
-_MIDDLE_OF = 3
-_MIDDLE_WITHIN_S = 2.0
+# Over delay and loss, every eighth report is below three quarters of the rate, for up to a second.
+_LEAST_REPORTS = 3
+_HIGH = 0.75
+_TOGETHER_S = 4.0
 _FULL = 0.1  # a port is full if its links' rates add up to its own within this share
 # A belief within this share of the given rate counts as given; otherwise other links moved it.
 _AS_GIVEN = 0.01
@@ -26,7 +28,7 @@ class _Reading:
 
     Args:
         at_s: the time of the last measurement.
-        rate_bps: the rate that they show, see ``_middle_bps``.
+        rate_bps: the rate that they show, see ``_steady_bps``.
         latest: the measurements, as (time, rate).
         shares_port: whether the rate may be only the link's share of a port.
     """
@@ -40,8 +42,9 @@ class _Reading:
 class Collector:
     """One belief for each link: its measurement, or the last known rate, which fades with age.
 
-    **Outliers.** If three measurements of a link came shortly after each other, the middle one
-    counts; otherwise the newest.
+    **Outliers and dips.** Of the measurements of four seconds, one counts that three quarters of
+    the others do not exceed. So a fall counts once it has lasted for three seconds, and a rise
+    after one. A link with fewer than three measurements has the newest.
 
     **Forgetting.** Only links in use are measured. A link that was slow once would not be used
     again, so not measured, and so be believed slow for ever. Each such link loads the others, until
@@ -100,8 +103,9 @@ class Collector:
         if before is not None:
             self._known[pair] = self._settled(pair, before)
         latest = () if before is None else before.latest
-        latest = (*latest[-_MIDDLE_OF + 1 :], (now_s, estimate.rate_bps))
-        self._seen[pair] = _Reading(now_s, _middle_bps(latest), latest)
+        latest = tuple(each for each in latest if each[0] >= now_s - _TOGETHER_S)
+        latest = (*latest, (now_s, estimate.rate_bps))
+        self._seen[pair] = _Reading(now_s, _steady_bps(latest), latest)
         if estimate.latency_s is not None:
             self._latency_s[pair] = estimate.latency_s
         sites, overlay = self._initial.sites, self._initial
@@ -250,12 +254,12 @@ def check_link(overlay: Overlay, source: int, target: int) -> None:
         )
 
 
-def _middle_bps(latest: Sequence[tuple[float, float]]) -> float:
-    """Return the middle one of three reports that came shortly after each other, or the newest."""
-    newest_s, newest_bps = latest[-1]
-    if len(latest) < _MIDDLE_OF or latest[0][0] < newest_s - _MIDDLE_WITHIN_S:
-        return newest_bps
-    return median(rate_bps for _, rate_bps in latest)
+def _steady_bps(latest: Sequence[tuple[float, float]]) -> float:
+    """Return a high one of the latest reports; the newest, where there are fewer than three."""
+    if len(latest) < _LEAST_REPORTS:
+        return latest[-1][1]
+    rates_bps = sorted(rate_bps for _, rate_bps in latest)
+    return rates_bps[int(_HIGH * (len(rates_bps) - 1))]
 
 
 def equal_rates(overlay: Overlay, rate_bps: float | None = None) -> Overlay:
