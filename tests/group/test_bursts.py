@@ -96,6 +96,17 @@ async def leaves(group: AsyncGroup) -> None:
     return None
 
 
-def test_a_site_may_leave_while_bursts_are_on_their_way() -> None:
+@pytest.mark.parametrize("stay", [0, 2, 3])
+def test_a_site_may_leave_while_bursts_are_on_their_way(stay: int) -> None:
+    async def mean(group: AsyncGroup) -> float:
+        buffer = np.full(ELEMENTS, group.index, np.float32)
+        await asyncio.sleep(0.5)  # a call that begins without a site that has left
+        began_s = group.now_s()
+        await group.exchange(Flat(buffer), Terms(Op.MEAN, Wire.FLOAT32, ELEMENTS))
+        assert every(buffer == sum(range(stay)) / stay)
+        return group.now_s() - began_s
+
     service = Service(named(NAMES, None), awareness=Passive(start="burst"))
-    run(*[leaves] * 4, service=service, start=as_told, truth=truth())
+    programs = [*[mean] * stay, *[leaves] * (4 - stay)]
+    took_s = run(*programs, service=service, start=as_told, truth=truth())
+    assert all(each < 12 for each in took_s[:stay]), "a burst to a site that has left ends"

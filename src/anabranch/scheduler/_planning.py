@@ -293,7 +293,8 @@ class Planning:
 
     def _learn(self) -> None:
         """Plan for the network that the bursts show."""
-        if self._awareness is not None:
+        has_plan = self._planners is None or self._run.buffer_elements
+        if self._awareness is not None and not has_plan:  # else the next look compares that plan
             self._awareness.learn(self._run.since_start_s())
             self._networks += 1
 

@@ -574,6 +574,9 @@ class SiteAgent:
         # another call of this site, and learns from this message that it does not come.
         self._collectives.finish()
         self._leaves = True
+        if self._bursting is not None and not self._bursting.done():
+            self._bursting.cancel()
+            self._scheduler.post(BurstsOver())
         self._scheduler.say(Leave())
         said: AnyMessage = Start()
         while not isinstance(said, Shutdown | Departed):  # others were sent before Leave arrived
