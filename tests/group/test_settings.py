@@ -47,7 +47,7 @@ def test_chunks_are_small_on_packed_trees_unless_told_otherwise(
 def test_lanes_hold_what_may_be_under_way_unless_the_program_knows_better() -> None:
     auxiliary = Auxiliary(auxiliary_queue_length=5)
     settings = told(under_way_bytes=1 << 26, auxiliary=auxiliary)
-    common = {"auxiliary": auxiliary, "leases": True, "relayed_bytes": 8_000_000}
+    common = {"auxiliary": auxiliary, "leases": True, "least_relayed_bytes": 8_000_000}
     made = partial(Transport, 1 << 14, MOST_ELEMENTS, **common)
     assert settings.transport() == made(room_elements=1 << 24, kept_elements=1 << 24)
     assert settings.transport(100, 3, 400) == made(room_elements=400, strands=3)

@@ -39,8 +39,7 @@ _MOST_GRADIENTS = 1 << 17  # remembered without a step of their optimizer
 _MOST_BEFORE_FIRST = 1 << 10  # means before the first comparison that may still await one
 
 _lock = threading.Lock()
-# Any thread may free a watch, which no lock guards. So a plain set has them: a change, or a copy,
-# is one operation of the interpreter.
+# A watch may be freed in any thread, so that no lock can guard its removal: see `net.tcp._open`.
 _watching: set[weakref.ref[Watch]] = set()
 _is_hooked = False
 

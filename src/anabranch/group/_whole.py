@@ -27,7 +27,7 @@ class Whole:
     ) -> Future[None]:
         """Return a future that fails once one of these sites is lost, or with ``ended``.
 
-        It fails at once if one is lost already, and the program has not heard of that yet.
+        With ``admissions``, it fails at once if one of them has been lost since.
 
         Args:
             sites: indices of sites.

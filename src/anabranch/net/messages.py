@@ -944,7 +944,7 @@ class Measured(Message, frozen=True):
 
 
 class BurstsOver(Message, frozen=True):
-    """From a site: it has told what the bursts show, with which neighbours began."""
+    """From a site: it awaits no more bursts, and has told what they show."""
 
 
 class ProceedRequest(Message, frozen=True):

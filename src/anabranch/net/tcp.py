@@ -74,8 +74,8 @@ _MOST_POSTED = 64  # frames of one turn of the loop, beyond which small payloads
 
 
 # The open ends of this process. A forked child, as of a data loader, must not keep them open when
-# this process dies: its peers would see no end of the stream. Any thread may free an end, which no
-# lock guards. So a plain set has them: a change, or a copy, is one operation of the interpreter.
+# this process dies: its peers would see no end of the stream. An end may be freed in any thread, at
+# any moment, so that no lock can guard its removal. To add, discard and copy is atomic.
 _open: set[ref[_TcpConnection | _TcpListener | pipe.End]] = set()
 
 
@@ -967,7 +967,8 @@ def strands_of(controls: Mapping[Address, str]) -> int:
 def window_bytes() -> int:
     """Return how much one connection may have on its way, by the kernel's bounds of its buffers.
 
-    Half of a receiver's buffer holds what the kernel keeps beside the data.
+    The peer's kernel is taken to have the same bounds. Half of a receiver's buffer is for what the
+    kernel keeps beside the data.
     """
     bounds = []
     for name, share in (("tcp_wmem", 1.0), ("tcp_rmem", 0.5)):
@@ -979,19 +980,19 @@ def window_bytes() -> int:
     return min(bounds)
 
 
-def strands_to_fill(link: Link, window_bytes: int) -> int:
-    """Return how many connections a link needs so that their windows cover a round trip.
+def strands_to_fill(link: Link, each_bytes: int) -> int:
+    """Return how many connections, 16 at most, cover a link's round trip with their windows.
 
     Args:
         link: its rate and latency.
-        window_bytes: of one connection.
+        each_bytes: the window of one connection.
 
     >>> one_gigabit, ten = Link(0, 1, 1e9, latency_s=0.03), Link(0, 1, 1e10, latency_s=0.1)
     >>> strands_to_fill(one_gigabit, 4_194_304), strands_to_fill(ten, 16_777_216)
     (2, 15)
     """
     on_its_way_bytes = link.rate_bps / 8 * 2 * link.latency_s
-    return min(_MOST_STRANDS, math.ceil(on_its_way_bytes / window_bytes))
+    return min(_MOST_STRANDS, math.ceil(on_its_way_bytes / each_bytes))
 
 
 class Networks:

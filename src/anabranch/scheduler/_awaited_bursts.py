@@ -33,6 +33,6 @@ class AwaitedBursts:
             self._are_over()
             self._are_told.set()
 
-    async def told(self) -> None:
+    async def wait_until_over(self) -> None:
         """Wait until links are known as far as bursts show them; at once where there are none."""
         await self._are_told.wait()

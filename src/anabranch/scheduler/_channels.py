@@ -109,8 +109,8 @@ class Channels:
             name, books, self._dealing, self.following, self._settling, repairs
         )
         self._settles, self._leases = repairs, leases
-        # By channel, how many answers each member owes, as leases end. Until then, it may have
-        # begun leased exchanges unheard.
+        # By channel, how many answers each member owes, as leases end. A member that owes one may
+        # have begun leased exchanges unheard.
         self._recalled: dict[int, Counter[int]] = {}
         self._closing = ""  # why, while members end their leases
         self._returns_early = books.tells_last = returns_early

@@ -15,8 +15,8 @@ Pair = tuple[int, int]
 # Now and then a report is off by a factor: a receiver that was held up reads chunks all at once.
 # Over delay and loss, every eighth report is below three quarters of the rate, for up to a second.
 _LEAST_REPORTS = 3
-_HIGH = 0.75
-_TOGETHER_S = 4.0
+_QUANTILE = 0.75
+_WINDOW_S = 4.0
 _FULL = 0.1  # a port is full if its links' rates add up to its own within this share
 # A belief within this share of the given rate counts as given; otherwise other links moved it.
 _AS_GIVEN = 0.01
@@ -103,7 +103,7 @@ class Collector:
         if before is not None:
             self._known[pair] = self._settled(pair, before)
         latest = () if before is None else before.latest
-        latest = tuple(each for each in latest if each[0] >= now_s - _TOGETHER_S)
+        latest = tuple(each for each in latest if each[0] >= now_s - _WINDOW_S)
         latest = (*latest, (now_s, estimate.rate_bps))
         self._seen[pair] = _Reading(now_s, _steady_bps(latest), latest)
         if estimate.latency_s is not None:
@@ -259,7 +259,7 @@ def _steady_bps(latest: Sequence[tuple[float, float]]) -> float:
     if len(latest) < _LEAST_REPORTS:
         return latest[-1][1]
     rates_bps = sorted(rate_bps for _, rate_bps in latest)
-    return rates_bps[int(_HIGH * (len(rates_bps) - 1))]
+    return rates_bps[int(_QUANTILE * (len(rates_bps) - 1))]
 
 
 def equal_rates(overlay: Overlay, rate_bps: float | None = None) -> Overlay:

@@ -132,7 +132,10 @@ class ExchangeBook:
         return {signature.elements for signature in self._unplanned.values()}
 
     def unplanned_elements(self, order: int) -> int:
-        """Return the sum of the elements of an order of size that all add up without a plan yet."""
+        """Return the elements of an order of size in exchanges that wait for a plan.
+
+        All members contribute to these exchanges.
+        """
         sizes = (each.elements for each in self._unplanned.values() if _all_contribute(each))
         return sum(size for size in sizes if order_of(size) == order)
 

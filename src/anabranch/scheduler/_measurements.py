@@ -1,4 +1,4 @@
-"""Takes the rates and latencies of links that sites measure, and the journal remembers."""
+"""Checks and logs what sites measure of links, and restores it from the journal."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Measurements:
         if self._awareness is not None and self._awareness.measured_links != known:
             self._remember()
 
-    def recall(self, rates: Iterable[tuple[int, LinkRate]]) -> None:
+    def restore(self, rates: Iterable[tuple[int, LinkRate]]) -> None:
         """Restore the belief of measured links from the journal.
 
         Args:

@@ -81,7 +81,7 @@ class Planning:
         self._auxiliary = plan.version, _flat(plan)
         self._replan_loop: ReplanLoop | None = None  # from the run's beginning on
         self.measurements = Measurements(run, awareness, remember)
-        self.bursts = AwaitedBursts(self._learn)
+        self.bursts = AwaitedBursts(self._rebase)
         self.leaves: frozenset[int] = frozenset()
 
     @property
@@ -160,7 +160,7 @@ class Planning:
         run, order = self._run, order_of(elements)
         try:
             networks = -1
-            await self.bursts.told()
+            await self.bursts.wait_until_over()
             while networks != self._networks:  # again, if the network changed meanwhile
                 networks = self._networks
                 planner = self._planner_for(elements)
@@ -284,18 +284,18 @@ class Planning:
             sites: that begin.
         """
         if self._awareness is not None:
-            if self._awareness.bursts:
+            if self._awareness.begins_with_bursts:
                 self.bursts.begin(sites)
             losses, planner = self._run.losses, self._planner_for(elements)
             if planner is not None and (losses.lost or losses.cut):
                 self._awareness.go_on(losses, self._run.channels.all.plan, planner)
             self._begin_to_look(self._awareness, _ELEMENT_BYTES * elements)
 
-    def _learn(self) -> None:
-        """Plan for the network that the bursts show."""
+    def _rebase(self) -> None:
+        """Let the first plan for a size be for the network that the bursts show."""
         has_plan = self._planners is None or self._run.buffer_elements
         if self._awareness is not None and not has_plan:  # else the next look compares that plan
-            self._awareness.learn(self._run.since_start_s())
+            self._awareness.rebase(self._run.since_start_s())
             self._networks += 1
 
     def begin_again(self) -> None:

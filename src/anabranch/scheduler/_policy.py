@@ -128,11 +128,8 @@ class Policy:
             least_gain=self._least_gain,
         )
 
-    def learn(self, belief: Overlay) -> None:
-        """Take a network as the one that the plan in force was made for.
-
-        Links were measured before the first exchange, for which a plan is yet to be made.
-        """
+    def rebase(self, belief: Overlay) -> None:
+        """Compare later beliefs with this one; the next plan is made for it."""
         self._made_for = self._considered = belief
 
     def consider(self, belief: Overlay, size_bytes: float, chunk_bytes: float) -> Replan | None:

@@ -87,7 +87,7 @@ class Resumption:
         run.stopped = memory.stopped
         run.buffer_elements = memory.elements
         run.started_s = run.now_s() - since_began_s
-        planning.measurements.recall(memory.rates)
+        planning.measurements.restore(memory.rates)
         self._returning = Returning(frozenset(range(run.overlay.size)) - run.lives.lost)
         run.returning = self._returning
         if memory.elements:

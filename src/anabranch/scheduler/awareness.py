@@ -66,10 +66,10 @@ class Awareness:
         collector: keeps the measurements; a `Latest` is used without a forecast. None for an
             oracle.
         truth: the overlay, with its traces: the belief of an oracle.
-        bursts: whether bursts measure links as the run begins.
+        begins_with_bursts: whether bursts measure links as the run begins.
 
     Attributes:
-        bursts: see above.
+        begins_with_bursts: see above.
     """
 
     def __init__(
@@ -80,9 +80,9 @@ class Awareness:
         chunk_elements_of: Callable[[int], int],
         collector: Collector | Latest | None,
         truth: Overlay,
-        bursts: bool = False,
+        begins_with_bursts: bool = False,
     ) -> None:
-        self.bursts = bursts
+        self.begins_with_bursts = begins_with_bursts
         self.update_time_s = update_time_s
         self._policy = policy
         self._search = self._whole_search = search
@@ -113,10 +113,10 @@ class Awareness:
         """The network that the plan in force was made for, as it was believed then."""
         return self._policy.made_for
 
-    def learn(self, now_s: float) -> None:
-        """Take the present belief as the network that the plan in force was made for."""
+    def rebase(self, now_s: float) -> None:
+        """Compare later beliefs with the present one; the next plan is made for it."""
         if isinstance(self._policy, Policy):
-            self._policy.learn(self.belief(now_s))
+            self._policy.rebase(self.belief(now_s))
 
     def measured(self, source: int, target: int, rate: LinkRate, now_s: float) -> None:
         """Take a measurement of a link."""
@@ -197,6 +197,8 @@ class _Looks(Table, frozen=True, kw_only=True):
 
 class Passive(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="passive"):
     """Measure links by the chunks that cross them anyway, and plan again as they change.
+
+    With ``start="burst"``, links carry filler as well, but only before the first exchange.
 
     Args:
         update_time_s: how often plans are compared, seconds (UPDATE_TIME; the paper's is 5). If a

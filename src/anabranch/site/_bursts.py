@@ -16,8 +16,9 @@ ends after a second, or after the bytes that the scheduler allows. The rate is t
 half, since a TCP connection begins slowly. The latency is half the round trip, until clocks are
 known well enough for more.
 
-The scheduler plans for the first exchange once all sites have said `BurstsOver`. A site says it
-after a few seconds in any case, so a neighbour that does not answer costs no more than that.
+A route whose plans depend on the size of the buffer has no plan yet. The scheduler makes the first
+one once all sites have said `BurstsOver`. A site says it after five seconds in any case, so a
+neighbour that does not answer costs no more than that.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from anabranch.site.neighbourhood import DataPlaneConfig
 
 _QUIET_S = 0.2  # at least, in which round trips are measured
 _LEAST_ROUND_TRIPS = 3
+_LEAST_PAUSE_S = 0.01  # between them
 _BURST_S = 1.0
 _LONGEST_S = 5.0  # from the first chunk to the last answer, also where a neighbour stays away
 _CHUNK_BYTES = 1 << 16
@@ -73,7 +75,7 @@ class Bursts:
         self._have_ended = asyncio.Event()
 
     async def run(self) -> None:
-        """Send all bursts; return once those of the neighbours have arrived, too."""
+        """Send all bursts; return once those of the neighbours have come, or after five seconds."""
         if not self._sources:
             self._have_ended.set()
         sending = [
@@ -98,11 +100,11 @@ class Bursts:
             await self._ask(target, chunk)
             round_trip_s = min(round_trip_s, self._loop.time() - began_s)
             chunk += 1
-            await asyncio.sleep(round_trip_s / 4)  # a link without latency gets few of them
+            await asyncio.sleep(max(round_trip_s / 4, _LEAST_PAUSE_S))
         until_s = self._loop.time() + _BURST_S
         most_bytes = min(_CHUNK_BYTES, _ELEMENT_BYTES * self._config.most_chunk_elements)
         filler = memoryview(bytes(most_bytes))
-        # As many chunks wait as there are connections, and one more, so that none has to wait.
+        # One chunk more than there are connections is queued, so that none of these is idle.
         places = asyncio.Semaphore(self._config.strands + 1)
         left = self._most_bytes // most_bytes
         while left > 1 and self._loop.time() < until_s:

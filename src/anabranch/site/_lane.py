@@ -69,8 +69,7 @@ def relay_window(there: Link, back: Link | None, chunk_bytes: int, least_bytes: 
         back: the link by which credits return; None where there is none, which counts as equally
             long.
         chunk_bytes: the most bytes of a chunk.
-        least_bytes: what the window covers in any case, since the link's latency and rate may not
-            be known.
+        least_bytes: the least that the window covers, as latency and rate may not be known.
 
     >>> there, back = Link(0, 1, 80e6, latency_s=0.05), Link(1, 0, 10e6, latency_s=0.15)
     >>> relay_window(there, back, chunk_bytes=1_000_000)

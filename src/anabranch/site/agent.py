@@ -107,7 +107,7 @@ class Transport:
         kept_elements: the most elements of results that a follower keeps until its program consumes
             them; two results may always be kept.
         leases: whether the scheduler may lease exchanges to sites.
-        relayed_bytes: how much of one route a relay holds at least.
+        least_relayed_bytes: how much of one route a relay holds at least.
     """
 
     chunk_elements: int
@@ -117,7 +117,7 @@ class Transport:
     auxiliary: plans.Auxiliary | None = None
     kept_elements: int = KEPT_ELEMENTS
     leases: bool = False
-    relayed_bytes: int = 0
+    least_relayed_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,7 @@ class SiteAgent:
             most_chunk_elements=transport.most_chunk_elements,
             room_elements=transport.room_elements,
             strands=transport.strands,
-            relayed_bytes=transport.relayed_bytes,
+            least_relayed_bytes=transport.least_relayed_bytes,
             auxiliary=transport.auxiliary,
             stamped=meter is not None,
             repairs=self.welcome.repairs,
@@ -355,7 +355,7 @@ class SiteAgent:
         self.began.set_result(self._loop.time() - start.since_s)
         self._instruments.begin()
         plane.connections.begin()
-        if bursts is not None and not self.came_late:  # others are training, so links are in use
+        if bursts is not None and not self.came_late:  # while others train, a burst would disturb
             self._bursting = self._loop.create_task(self._burst(bursts), name="bursts")
 
     async def _burst(self, bursts: Bursts) -> None:

@@ -42,7 +42,7 @@ class DataPlaneConfig:
         most_chunk_elements: the most elements of any chunk.
         room_elements: the most elements of data that arrives before its exchange has begun here.
         strands: the number of connections of each lane.
-        relayed_bytes: how much of one route a relay holds at least.
+        least_relayed_bytes: how much of one route a relay holds at least.
         auxiliary: the bounds of primary and auxiliary paths; None for the defaults.
         stamped: whether chunks carry the stamps that measure links.
         repairs: whether an exchange that loses a lane waits for a repair, instead of failing.
@@ -58,7 +58,7 @@ class DataPlaneConfig:
     most_chunk_elements: int
     room_elements: int
     strands: int = 1
-    relayed_bytes: int = 0
+    least_relayed_bytes: int = 0
     auxiliary: Auxiliary | None = None
     stamped: bool = False
     repairs: bool = False
@@ -152,7 +152,7 @@ class Neighbourhood:
         there, back = overlay.link(source, target), overlay.link(target, source)
         assert there is not None  # plans are checked against the overlay, paths on arrival
         chunk_bytes = 4 * self._config.chunk_elements
-        return relay_window(there, back, chunk_bytes, self._config.relayed_bytes)
+        return relay_window(there, back, chunk_bytes, self._config.least_relayed_bytes)
 
     def check(
         self, hello: Hello | Offer | PipeRequest, connection: Connection, link: tuple[int, int]

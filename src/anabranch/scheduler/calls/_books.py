@@ -46,7 +46,7 @@ class Books:
         self.left: set[int] = set()
         self.lost: set[int] = set()
         self.largest_elements = 0
-        self._at_once: dict[int, int] = {}  # by order of size, the most elements asked for at once
+        self._at_once: dict[int, int] = {}  # by order of size, the most that waited for a plan
         self.tells_last = False
 
     @property
@@ -166,6 +166,7 @@ class Books:
 
         Buffers of one order of size share a plan. If members ask for several before there is one,
         as a bucketed step does, their chunks share the trees: so it is the sum of these buffers.
+        The most that ever waited is remembered, for later plans.
         """
         order = order_of(elements)
         waiting = sum(book.unplanned_elements(order) for book in self._books)

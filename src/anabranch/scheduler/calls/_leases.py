@@ -7,7 +7,8 @@ the scheduler with its request, and waits for no answer::
 
     asked for one by one ──several in a row──▶ leased ──half is used──▶ leased further
             ▲                                     │
-            └───── a loss, an admission, the end ─┘
+            └─ a new plan, a loss, an admission, ─┘
+                            the end
 
 - A member may also ask for a leased number, and gets the same grant: a size may be new to the
   lease, or the lease may be on its way.
