@@ -7,8 +7,8 @@ A process a site, each in a network namespace, joins both groups; rounds of ours
 turns. Links between all sites have the rate both ways, and no latency. ``internet2-9`` has its own
 links and rates, without latency and loss, and ``sparse-25`` 25 sites with 20 to 155 Mbit/s. There
 gloo's ring has its best order of ranks. The limit is that of packed trees on these links. CPU
-seconds are those of all sites, and of our scheduler; bytes are those that cross a link, of which
-ring and trees have as many: 2 (sites - 1) buffers.
+seconds are those of all sites, and of our scheduler. A gigabyte is one of 2 (sites - 1) buffers, as
+many as trees and rings move from site to site.
 """
 
 from __future__ import annotations
@@ -174,7 +174,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=0.8, help="of a link's rate in a buffer")
-    parser.add_argument("--only", choices=[*CASES], help="one case; else all")
+    parser.add_argument("--only", nargs="*", choices=CASES, default=CASES, help="of the cases")
+    parser.add_argument("--result", default="wire_cost", help="name of the file")
     parser.add_argument("--dry", action="store_true", help="write no file")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--site", action="store_true", help=argparse.SUPPRESS)
@@ -184,14 +185,14 @@ def main() -> None:
     parser.add_argument("--elements", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        schedule(options.serve, overlay_of(options.only))
+        schedule(options.serve, overlay_of(*options.only))
         return
     if options.site:
         take_part(options)
         return
-    rows = {case: compare(case, options) for case in ([options.only] if options.only else CASES)}
+    rows = {case: compare(case, options) for case in options.only}
     if not options.dry:
-        common.write("wire_cost", seed=0, rounds=options.rounds, cases=rows)
+        common.write(options.result, seed=0, rounds=options.rounds, cases=rows)
 
 
 if __name__ == "__main__":
