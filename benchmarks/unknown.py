@@ -1,6 +1,6 @@
 """A network of unknown links: rounds over internet2-9, with 30 ms and loss.
 
-    sudo chrt -r 10 python benchmarks/unknown.py            # five minutes
+    sudo chrt -r 10 python benchmarks/unknown.py            # four minutes
     sudo python benchmarks/unknown.py --only burst --dry
 
 A process a site, each in a network namespace, averages ten buffers at once, again and again. Rows

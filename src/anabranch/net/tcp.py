@@ -1061,7 +1061,9 @@ class Networks:
             for link in links
             if link.target in addresses and not is_loopback(addresses[link.target][0])
         ]
-        return network, max(strands_of(self._controls), *fill, 1)
+        # A neighbour's listener holds so many callers that have not proved their identity.
+        most = max(1, _MOST_UNAUTHENTICATED // max(1, len(links)))
+        return network, max(strands_of(self._controls), min(most, max(fill, default=1)))
 
     def moved(self, site: int, address: Address) -> None:
         """Set the address of a site that joined late, or joined again as another process."""

@@ -13,7 +13,7 @@ from anabranch.overlay import Basis, Overlay
 Pair = tuple[int, int]
 
 # Now and then a report is off by a factor: a receiver that was held up reads chunks all at once.
-# Over delay and loss, every eighth report is below three quarters of the rate, for up to a second.
+# Over delay and loss, a connection rests now and then, and its link seems slow for up to a second.
 _LEAST_REPORTS = 3
 _QUANTILE = 0.75
 _WINDOW_S = 4.0
@@ -42,9 +42,9 @@ class _Reading:
 class Collector:
     """One belief for each link: its measurement, or the last known rate, which fades with age.
 
-    **Outliers and dips.** Of the measurements of four seconds, one counts that three quarters of
-    the others do not exceed. So a fall counts once it has lasted for three seconds, and a rise
-    after one. A link with fewer than three measurements has the newest.
+    **Outliers and dips.** Of the measurements of four seconds, the third quartile counts; of three,
+    the middle one; of fewer, the newest. Most links are measured four times a second. Then a fall
+    counts once it has lasted for three seconds, and a rise after one.
 
     **Forgetting.** Only links in use are measured. A link that was slow once would not be used
     again, so not measured, and so be believed slow for ever. Each such link loads the others, until

@@ -6,6 +6,8 @@
   that need it wait; others continue.
 - **For better measurements** (``_found``), `_replan_loop` compares plans now and then.
 
+Tests and the explorer ask for a plan of another planner (``replan``).
+
 Versions rise over all three. ``_networks`` counts the changes of the network that plans are made
 for. A plan that was made in a thread is made again if that number changed meanwhile.
 """

@@ -198,7 +198,7 @@ class _Looks(Table, frozen=True, kw_only=True):
 class Passive(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="passive"):
     """Measure links by the chunks that cross them anyway, and plan again as they change.
 
-    With ``start="burst"``, links carry filler as well, but only before the first exchange.
+    With ``start="burst"``, links carry filler as well, but only as the group begins.
 
     Args:
         update_time_s: how often plans are compared, seconds (UPDATE_TIME; the paper's is 5). If a

@@ -1,4 +1,4 @@
-"""Measures links by a short burst over each, before the first exchange.
+"""Measures links by a short burst over each, as a group begins.
 
 A group of which only the sites' names are known would plan its first exchanges for links that are
 all alike. So each site measures the links to its neighbours as soon as the group begins::
@@ -16,8 +16,8 @@ ends after a second, or after the bytes that the scheduler allows. The rate is t
 half, since a TCP connection begins slowly. The latency is half the round trip, until clocks are
 known well enough for more.
 
-A route whose plans depend on the size of the buffer has no plan yet. The scheduler makes the first
-one once all sites have said `BurstsOver`. A site says it after five seconds in any case, so a
+Where plans depend on the size of a buffer that is not known yet, the scheduler makes the first plan
+once all sites have said `BurstsOver`. A site says it after five seconds in any case, so a
 neighbour that does not answer costs no more than that.
 """
 

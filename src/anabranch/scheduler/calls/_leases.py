@@ -156,7 +156,7 @@ def lease_count(round_trip_s: float, every_s: float | None, under_way: int) -> i
 
     A lease is renewed when half of it is used. That takes the delay of a request, and a round trip.
     A lease allows for twice the calls of that time, which come sooner under a lease. Calls that are
-    many round trips apart are not leased: that would save little, and a new plan would come later.
+    many round trips apart are not leased: that would save little.
 
     Args:
         round_trip_s: to the farthest member and back.
