@@ -73,23 +73,34 @@ class Bursts:
         self._arrivals: dict[int, list[tuple[float, int]]] = {}
         self._sources = {*config.overlay.sources[config.site]}  # whose bursts are yet to end
         self._have_ended = asyncio.Event()
+        self._sending: dict[int, asyncio.Task[None]] = {}  # by neighbour
 
     async def run(self) -> None:
         """Send all bursts; return once those of the neighbours have come, or after five seconds."""
         if not self._sources:
             self._have_ended.set()
-        sending = [
-            self._loop.create_task(self._burst(target), name=f"burst to site {target}")
-            for target in self._config.overlay.targets[self._config.site]
-        ]
+        for target in self._config.overlay.targets[self._config.site]:
+            burst = self._burst(target)
+            self._sending[target] = self._loop.create_task(burst, name=f"burst to site {target}")
         try:
             async with within(_LONGEST_S):
-                await asyncio.gather(*sending, self._have_ended.wait())
+                # Of a lost neighbour, the burst is cancelled.
+                ends = await asyncio.gather(*self._sending.values(), return_exceptions=True)
+                for error in ends:
+                    if isinstance(error, Exception):
+                        raise error
+                await self._have_ended.wait()
         except TimeoutError:
             pass  # a neighbour is late, or lost; its links are measured as they are used
         finally:
-            for each in sending:
+            for each in self._sending.values():
                 each.cancel()
+
+    def lost(self, neighbour: int) -> None:
+        """Wait for a neighbour no longer: it is lost."""
+        if neighbour in self._sending:
+            self._sending[neighbour].cancel()
+        self._no_longer_await(neighbour)
 
     async def _burst(self, target: int) -> None:
         await self._ask(target, 0)
@@ -173,6 +184,9 @@ class Bursts:
         if rate_bps is not None:
             link = LinkRate(source, rate_bps, round_trip_s / 2, len(arrivals))
             self._found(link, round_trip_s)
+        self._no_longer_await(source)
+
+    def _no_longer_await(self, source: int) -> None:
         self._sources.discard(source)
         if not self._sources:
             self._have_ended.set()

@@ -260,6 +260,8 @@ class DataPlane:
     def cut(self, neighbour: int) -> None:
         """Close all connections with a neighbour; it counts as lost."""
         self.neighbourhood.lose(neighbour)
+        if self.bursts is not None:
+            self.bursts.lost(neighbour)
         self.lanes.drop(neighbour)
         self.connections.close_inbound(neighbour)
         self.connections.drop_offers(neighbour)
@@ -312,6 +314,8 @@ class DataPlane:
         if neighbour in known.lost or self._failure is not None:
             return
         known.lose(neighbour)
+        if self.bursts is not None:
+            self.bursts.lost(neighbour)
         self.connections.drop_offers(neighbour)
         if plug.fate is Fate.FAIL:
             self._set_failure(error)

@@ -356,11 +356,15 @@ class SiteAgent:
         self._instruments.begin()
         plane.connections.begin()
         if bursts is not None and not self.came_late:  # while others train, a burst would disturb
-            self._bursting = self._loop.create_task(self._burst(bursts), name="bursts")
+            self._bursting = self._loop.create_task(self._burst(bursts, plane), name="bursts")
 
-    async def _burst(self, bursts: Bursts) -> None:
+    async def _burst(self, bursts: Bursts, plane: DataPlane) -> None:
         """Measure links while the program goes on to its first call."""
-        await bursts.run()
+        try:
+            await bursts.run()
+        except Exception as error:  # any: no other code awaits this task, and plans wait for it
+            plane.fail(error)
+            return
         if self._scheduler.is_open:
             self._scheduler.post(BurstsOver())
 
