@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 
+from anabranch.net.deadline import within
+
+_LONGEST_S = 8.0  # sites give up after five, if they live
+
 
 class AwaitedBursts:
     """The sites that have yet to tell what the bursts show.
@@ -34,5 +38,12 @@ class AwaitedBursts:
             self._are_told.set()
 
     async def wait_until_over(self) -> None:
-        """Wait until links are known as far as bursts show them; at once where there are none."""
-        await self._are_told.wait()
+        """Wait until links are known as far as bursts show them; at once where there are none.
+
+        A site that stands still tells nothing. It is no longer awaited after a few seconds.
+        """
+        try:
+            async with within(_LONGEST_S):
+                await self._are_told.wait()
+        except TimeoutError:
+            self.over(*self._awaited)

@@ -17,6 +17,7 @@ Pair = tuple[int, int]
 _LEAST_REPORTS = 3
 _QUANTILE = 0.75
 _WINDOW_S = 4.0
+_MOST_REPORTS = 64
 _FULL = 0.1  # a port is full if its links' rates add up to its own within this share
 # A belief within this share of the given rate counts as given; otherwise other links moved it.
 _AS_GIVEN = 0.01
@@ -104,7 +105,7 @@ class Collector:
             self._known[pair] = self._settled(pair, before)
         latest = () if before is None else before.latest
         latest = tuple(each for each in latest if each[0] >= now_s - _WINDOW_S)
-        latest = (*latest, (now_s, estimate.rate_bps))
+        latest = (*latest[-_MOST_REPORTS + 1 :], (now_s, estimate.rate_bps))
         self._seen[pair] = _Reading(now_s, _steady_bps(latest), latest)
         if estimate.latency_s is not None:
             self._latency_s[pair] = estimate.latency_s

@@ -303,6 +303,8 @@ class Planning:
     def begin_again(self) -> None:
         """Compare plans again after a restart of the scheduler."""
         if self._awareness is not None:
+            if self._awareness.measured_links:
+                self._rebase()
             size_bytes = _ELEMENT_BYTES * self._run.channels.books.largest_at_once
             self._begin_to_look(self._awareness, size_bytes)
 

@@ -29,19 +29,23 @@ from collections.abc import Callable
 
 from anabranch.exchange.actions import Send
 from anabranch.exchange.terms import Op
+from anabranch.net.addresses import takes_calls
 from anabranch.net.deadline import within
 from anabranch.net.errors import MalformedMessage
 from anabranch.net.frames import Sink
 from anabranch.net.messages import BurstChunk, LinkRate
 from anabranch.net.throughput import burst_rate_bps
-from anabranch.site.neighbourhood import DataPlaneConfig
+from anabranch.site._lanes import Lanes
+from anabranch.site.neighbourhood import DataPlaneConfig, Neighbourhood
 
 _QUIET_S = 0.2  # at least, in which round trips are measured
 _LEAST_ROUND_TRIPS = 3
 _LEAST_PAUSE_S = 0.01  # between them
 _BURST_S = 1.0
 _LONGEST_S = 5.0  # from the first chunk to the last answer, also where a neighbour stays away
-_CHUNK_BYTES = 1 << 16
+_FIRST_CHUNK_BYTES, _CHUNK_BYTES = 1 << 10, 1 << 16  # they double, as a link may be very slow
+_MOST_CHUNKS = 1 << 16  # that count of a neighbour's burst
+_EXCHANGE = 0  # no exchange has this number
 _ELEMENT_BYTES = 4
 _NOTHING = memoryview(b"")
 
@@ -51,8 +55,9 @@ class Bursts:
 
     Args:
         config: the data plane's configuration.
+        neighbourhood: the state of the neighbours.
         most_bytes: of each burst.
-        put: sends a message on the lane to a neighbour.
+        lanes: to the neighbours.
         answer: tells a neighbour that this site has one of its chunks, by the chunk's index.
         found: called with each measured link, and with the round trip over it.
     """
@@ -60,14 +65,15 @@ class Bursts:
     def __init__(
         self,
         config: DataPlaneConfig,
+        neighbourhood: Neighbourhood,
         most_bytes: int,
-        put: Callable[[Send], None],
+        lanes: Lanes,
         answer: Callable[[int, int], None],
         found: Callable[[LinkRate, float], None],
     ) -> None:
-        self._config = config
+        self._config, self._neighbourhood = config, neighbourhood
         self._most_bytes = most_bytes
-        self._put, self._answer, self._found = put, answer, found
+        self._lanes, self._answer, self._found = lanes, answer, found
         self._loop = asyncio.get_running_loop()
         self._awaited: dict[tuple[int, int], asyncio.Future[None]] = {}  # by neighbour and chunk
         self._arrivals: dict[int, list[tuple[float, int]]] = {}
@@ -77,9 +83,12 @@ class Bursts:
 
     async def run(self) -> None:
         """Send all bursts; return once those of the neighbours have come, or after five seconds."""
+        for source in [*self._sources]:
+            if not self._is_there(source):
+                self._no_longer_await(source)
         if not self._sources:
             self._have_ended.set()
-        for target in self._config.overlay.targets[self._config.site]:
+        for target in filter(self._is_there, self._config.overlay.targets[self._config.site]):
             burst = self._burst(target)
             self._sending[target] = self._loop.create_task(burst, name=f"burst to site {target}")
         try:
@@ -95,6 +104,14 @@ class Bursts:
         finally:
             for each in self._sending.values():
                 each.cancel()
+            self._lanes.withdraw(_EXCHANGE)  # else filler would precede the first exchange
+
+    def _is_there(self, neighbour: int) -> bool:
+        """Return whether a neighbour has joined, is not lost, and one of both takes connections."""
+        known, site = self._neighbourhood, self._config.site
+        has_joined = known.addresses[neighbour][0] != ""
+        ends = known.addresses[neighbour], known.addresses[site]
+        return has_joined and neighbour not in known.lost and any(map(takes_calls, ends))
 
     def lost(self, neighbour: int) -> None:
         """Wait for a neighbour no longer: it is lost."""
@@ -115,14 +132,16 @@ class Bursts:
         until_s = self._loop.time() + _BURST_S
         most_bytes = min(_CHUNK_BYTES, _ELEMENT_BYTES * self._config.most_chunk_elements)
         filler = memoryview(bytes(most_bytes))
+        size_bytes = min(_FIRST_CHUNK_BYTES, most_bytes)
         # One chunk more than there are connections is queued, so that none of these is idle.
         places = asyncio.Semaphore(self._config.strands + 1)
-        left = self._most_bytes // most_bytes
-        while left > 1 and self._loop.time() < until_s:
+        left_bytes = self._most_bytes
+        while left_bytes > 2 * size_bytes and self._loop.time() < until_s:
             await places.acquire()
-            self._send(target, chunk, filler, then=lambda _: places.release())
-            chunk, left = chunk + 1, left - 1
-        await self._ask(target, chunk, filler, round_trip_s)
+            self._send(target, chunk, filler[:size_bytes], then=lambda _: places.release())
+            chunk, left_bytes = chunk + 1, left_bytes - size_bytes
+            size_bytes = min(2 * size_bytes, most_bytes)
+        await self._ask(target, chunk, filler[:_FIRST_CHUNK_BYTES], round_trip_s)
 
     async def _ask(
         self,
@@ -147,9 +166,11 @@ class Bursts:
     ) -> None:
         path = self._config.site, target
         message = BurstChunk(
-            *(0, 0, chunk, path, Op.COPY), is_answered=is_answered, round_trip_s=round_trip_s
+            *(_EXCHANGE, 0, chunk, path, Op.COPY),
+            is_answered=is_answered,
+            round_trip_s=round_trip_s,
         )
-        self._put(Send(message, payload, then=then))
+        self._lanes.put(Send(message, payload, then=then))
 
     def heard(self, target: int, chunk: int) -> None:
         """Note a neighbour's answer to a chunk."""
@@ -164,8 +185,10 @@ class Bursts:
             MalformedMessage: its round trip is impossible.
         """
         round_trip_s = message.round_trip_s
-        if round_trip_s is not None and not 0 <= round_trip_s < math.inf:
+        if round_trip_s is not None and not 0 <= round_trip_s <= _LONGEST_S:
             raise MalformedMessage(f"a burst over a round trip of {round_trip_s} s")
+        if source not in self._sources:
+            return Sink()  # its burst has ended, or it counts as lost
         return Sink(done=lambda: self._arrived(source, message, payload_bytes))
 
     def _arrived(self, source: int, message: BurstChunk, payload_bytes: int) -> None:
@@ -173,7 +196,8 @@ class Bursts:
             self._answer(source, message.chunk)
         if payload_bytes:
             arrivals = self._arrivals.setdefault(source, [])
-            arrivals.append((self._loop.time(), payload_bytes))
+            if len(arrivals) < _MOST_CHUNKS:
+                arrivals.append((self._loop.time(), payload_bytes))
         if message.round_trip_s is not None:
             self._end(source, message.round_trip_s)
 

@@ -305,8 +305,9 @@ class SiteAgent:
 
             bursts = plane.bursts = Bursts(
                 config,
+                plane.neighbourhood,
                 meter.burst_bytes,
-                plane.lanes.put,
+                plane.lanes,
                 lambda neighbour, chunk: plane.connections.answer(neighbour, BurstHeard(chunk)),
                 self._instruments.hear_burst,
             )
