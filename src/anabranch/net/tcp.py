@@ -973,7 +973,7 @@ def window_bytes() -> int:
     bounds = []
     for name, share in (("tcp_wmem", 1.0), ("tcp_rmem", 0.5)):
         try:
-            most = Path("/proc/sys/net/ipv4", name).read_text().split()[-1]
+            most = Path("/proc/sys/net/ipv4", name).read_bytes().split()[-1]
         except OSError:  # another system than Linux
             return _USUAL_WINDOW_BYTES
         bounds.append(int(share * int(most)))

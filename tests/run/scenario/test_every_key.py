@@ -72,6 +72,7 @@ AWARE = EXCHANGE | {
     "stop": {"rounds": 12},
 }
 PROBED = AWARE | {"awareness": AWARE["awareness"] | {"estimator": "chunk-mean"}}
+BURSTING = AWARE | {"awareness": AWARE["awareness"] | {"start": "burst"}}
 ORACLE = AWARE | {"awareness": {"kind": "oracle", "update_time_s": 0.05}}
 
 
@@ -387,6 +388,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
         },
     ),
     (PROBED, {"awareness.probe_chunk_elements": 10**6, "awareness.probe_chunks": 1}),
+    (BURSTING, {"awareness.burst_bytes": 50_000}),
     (
         BESIDE,
         {
