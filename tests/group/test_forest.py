@@ -331,7 +331,9 @@ def test_members_follow_new_trees_as_the_sites_of_a_scenario_do(what: str, tmp_p
         groups_of(plan) if what == "a worker" else plan.groups  # its ways alone are others
         for plan in (service.first_plan(), formed(happened)[0], formed(trained.log.events)[0])
     )
-    assert found == expected != before
+    assert before not in (found, expected)
+    if what == "a worker":  # when a fall of a link is believed depends on the moments of reports
+        assert found == expected
     for issued in (happened, trained.log.events):
         why = next(event.why for event in issued if isinstance(event, PlanIssued))
         assert ("site7 computes for" if what == "a worker" else "site7") in why
