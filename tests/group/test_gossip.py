@@ -118,7 +118,7 @@ def test_a_step_that_waits_as_its_group_ends_says_so() -> None:
         with suppress(KeyError), anabranch.local(service) as groups:
             gossip, *_ = pool.map(live, groups)
             waiting = pool.submit(steps)
-            while not gossip.steps:
+            while not gossip.steps and not waiting.done():
                 time.sleep(0.01)
             raise KeyError("no such file")
         with pytest.raises(RunAborted):
