@@ -62,6 +62,7 @@ def run(
     start: Start = at_once,
     truth: Overlay | None = None,
     log: Log | None = None,
+    control_s: float = CONTROL_S,
 ) -> list[Any]:
     """Run a program at each site of a group, each to its end; return what they return.
 
@@ -71,19 +72,26 @@ def run(
         start: starts a site's part, on its network; returns False where the site is lost before.
         truth: the network as it is; None for what the service believes.
         log: of the scheduler.
+        control_s: one way to the scheduler.
 
     Raises:
         Exception: what a program raises, or the scheduler.
     """
     service = service or Service(complete(len(programs)), awareness=None)
-    return run_virtually(_run(programs, service, start, truth or service.overlay, log or Log()))
+    truth, log = truth or service.overlay, log or Log()
+    return run_virtually(_run(programs, service, start, truth, log, control_s))
 
 
 async def _run(
-    programs: tuple[Program, ...], service: Service, start: Start, truth: Overlay, log: Log
+    programs: tuple[Program, ...],
+    service: Service,
+    start: Start,
+    truth: Overlay,
+    log: Log,
+    control_s: float,
 ) -> list[Any]:
     loop = asyncio.get_running_loop()
-    network = SimulatedNetwork(loop, truth, seed=1, control_latency_s=CONTROL_S)  # type: ignore[arg-type]
+    network = SimulatedNetwork(loop, truth, seed=1, control_latency_s=control_s)  # type: ignore[arg-type]
     with network.scheduler.in_process():
         scheduler = service.scheduler(network.control(None), "token", log)
         address = await scheduler.listen(("scheduler", 0))

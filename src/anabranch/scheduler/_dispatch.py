@@ -45,31 +45,39 @@ _LEAST_A_TREE = 4  # chunks under way
 _SLACK = 4.0  # twice for chunks that wait for one another, and twice for smaller last chunks
 # The most messages of a deal while a window's worth of chunks ends. Each goes to every member, so
 # a message for each chunk would load the scheduler.
-_DEALS_A_WINDOW = 32
+_DEALS_A_WINDOW = 16
 _NEWEST = 0.3  # weight of the newest duration in a tree's moving average
 
 
 def needed_window(
-    plan: Plan, overlay: Overlay, chunk_bytes: int, chunks: int, round_trip_s: float
+    plan: Plan,
+    overlay: Overlay,
+    chunk_bytes: int,
+    chunks: int,
+    round_trip_s: float,
+    report_s: float = 0.0,
 ) -> int:
     """Return how many chunks must be under way for the plan to keep its links busy.
 
     A chunk takes the time up its tree and down, then a round trip to the scheduler. The plan's
     steady rate carries so many chunks in that time. The window is four times as large: chunks wait
-    for one another, and the last ones are smaller. Each tree has at least a few.
+    for one another, and the last ones are smaller. It has the chunks of the time between two
+    reports, too. Each tree has at least a few.
 
     Args:
         plan, overlay: the trees, and the links that carry them.
         chunk_bytes: of each chunk.
         chunks: of the buffer.
         round_trip_s: between a site and the scheduler.
+        report_s: between two reports of a site.
     """
     if len(plan.members) == 1:
         return chunks  # a lone member uses no link
     bits = 8.0 * chunk_bytes
     longest_s = max(_passage_s(plan, tree, overlay, bits) for tree in plan.trees)
-    under_way = steady_rate_bps(plan, overlay) * (longest_s + round_trip_s) / bits
-    return min(chunks, max(_LEAST_A_TREE * len(plan.trees), math.ceil(_SLACK * under_way)))
+    needed_s = _SLACK * (longest_s + round_trip_s) + report_s
+    under_way = math.ceil(steady_rate_bps(plan, overlay) * needed_s / bits)
+    return min(chunks, max(_LEAST_A_TREE * len(plan.trees), under_way))
 
 
 def _passage_s(plan: Plan, tree: Tree, overlay: Overlay, bits: float) -> float:

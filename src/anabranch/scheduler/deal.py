@@ -11,6 +11,7 @@ from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.scheduler._dispatch import needed_window
 from anabranch.scheduler.calls._dealing import Dispatching
+from anabranch.site.channel import between_reports_s
 
 _ELEMENT_BYTES = 4
 
@@ -54,12 +55,14 @@ class Adaptive(Table, frozen=True, kw_only=True, tag_field="kind", tag="adaptive
             chunks = len(plans.cut(plan, elements, chunk_elements))
             if self.window is None and len(plan.members) == 2:
                 return chunks, chunks
+            longest_s = max(round_trip_s, told_s)
             window = self.window or needed_window(
                 plan,
                 believed(),
                 _ELEMENT_BYTES * chunk_elements,
                 chunks,
-                max(round_trip_s, told_s),
+                longest_s,
+                between_reports_s(longest_s),
             )
             return chunks, window
 

@@ -46,6 +46,7 @@ LEASED_SHARE = 0.25
 """Of the bytes that may be under way, the share of exchanges that began under a lease. The
 scheduler grants the others the rest."""
 _LEAST_DELAY_S, _MOST_DELAY_S = 0.002, 0.010
+_LEAST_BETWEEN_REPORTS_S = 0.010
 _CALLS, _LEAST_CALLS = 32, 3  # whose mean interval is told
 _REMEMBERED = 1024  # ended exchanges of a channel
 
@@ -62,6 +63,21 @@ def most_delay_s(round_trip_s: float) -> float:
     (0.002, 0.005, 0.01)
     """
     return min(_MOST_DELAY_S, max(_LEAST_DELAY_S, round_trip_s / 4))
+
+
+def between_reports_s(round_trip_s: float) -> float:
+    """Return the least time between two reports of an exchange.
+
+    So the messages of an exchange do not grow with its chunks. The scheduler's window has the
+    chunks of that time, too. So no tree waits for a report.
+
+    Args:
+        round_trip_s: to the scheduler and back.
+
+    >>> between_reports_s(0.0002), between_reports_s(0.100)
+    (0.01, 0.025)
+    """
+    return max(_LEAST_BETWEEN_REPORTS_S, round_trip_s / 4)
 
 
 @dataclass(slots=True)

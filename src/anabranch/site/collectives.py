@@ -54,7 +54,6 @@ from anabranch.net.messages import (
     Model,
     ModelDigest,
     NoMoreRounds,
-    Progress,
     Repair,
     RequestAwaited,
     Settled,
@@ -69,6 +68,7 @@ from anabranch.plan import Plan
 from anabranch.site._call import Call, is_worth_a_copy, void
 from anabranch.site._exchanging import Exchanging
 from anabranch.site._following import FollowedCall, Following
+from anabranch.site._reporting import Reports
 from anabranch.site.channel import Channel, Channels, Gathering, RequestedExchange, most_delay_s
 from anabranch.site.control import Control, RoundsOver
 
@@ -76,8 +76,6 @@ T = TypeVar("T")
 
 _ELEMENT_BYTES = 4
 _ROUND_TRIPS = 8  # the least of the latest counts: a grant may wait for a plan, or for other sites
-# Progress reports to the scheduler while one window of chunks is finished.
-_REPORTS_A_WINDOW = 16
 
 
 OTHER_CALL = (
@@ -149,9 +147,8 @@ class _Underway:
     call: Call
     terms: Terms
     began_s: float
-    window: int  # chunks in progress at once, if dispatched during the exchange; else 0
+    reports: Reports | None  # of its progress; None if all chunks were dealt before
     more: Terms | None  # the terms of a probable next exchange
-    told: int = 0  # chunks finished here, as last reported
     has_told_end: bool = False  # within `Holding`; void after an interruption
 
 
@@ -172,24 +169,6 @@ def is_time_to_ask(elapsed_s: float, done_share: float, round_trip_s: float) -> 
     if done_share <= 0.0:
         return False
     return elapsed_s * (1.0 - done_share) / done_share <= 2.0 * round_trip_s
-
-
-def is_time_to_report(held: int, told: int, dealt: int, window: int) -> bool:
-    """Return whether to report progress to the scheduler, which then deals more chunks.
-
-    Args:
-        held: the number of chunks finished here.
-        told: that number in the last report.
-        dealt: the number of chunks with a tree. When all are finished, this report is the last
-            chance to ask for more.
-        window: the number of chunks in progress at once.
-
-    >>> [is_time_to_report(held, 10, 200, window=64) for held in (11, 13, 14)]
-    [False, False, True]
-    >>> is_time_to_report(11, 10, 11, window=64)
-    True
-    """
-    return held == dealt or held - told >= max(1, window // _REPORTS_A_WINDOW)
 
 
 class Collectives:
@@ -518,8 +497,12 @@ class Collectives:
         )
         if grant.settles:  # in the step in which the request ends, so that no message is missed
             state.calls[number] = call
-        window, hint = len(grant.trees or ()), terms if more else None
-        underway = _Underway(channel, grant, call, terms, began_s, window, hint)
+        reports = None
+        if grant.trees:
+            post, window = self._scheduler.post, len(grant.trees)
+            reports = Reports(self._loop, post, window, self._round_trip_s)
+        hint = terms if more else None
+        underway = _Underway(channel, grant, call, terms, began_s, reports, hint)
         self._underway[grant.exchange] = underway
         try:
             is_held = await self._reported(call.until_held(plan))
@@ -594,7 +577,9 @@ class Collectives:
 
     def _forget(self, state: Channel, grant: Grant) -> None:
         """Forget an exchange that has ended here."""
-        del self._underway[grant.exchange]
+        underway = self._underway.pop(grant.exchange)
+        if underway.reports is not None:
+            underway.reports.stop()
         self._leased.pop(grant.exchange, None)
         state.calls.pop(grant.number, None)
 
@@ -603,11 +588,8 @@ class Collectives:
         underway = self._underway.get(exchange.number)
         if underway is None:
             return
-        spread = exchange.spread
-        window, awaits_more = underway.window, underway.window and not exchange.all_dealt
-        if awaits_more and is_time_to_report(spread.held, underway.told, exchange.dealt, window):
-            underway.told = spread.held
-            self._scheduler.post(Progress(exchange.number, tuple(spread.held_by_tree)))
+        if underway.reports is not None:
+            underway.reports.advanced(exchange)
         if underway.more is not None and not self._scheduler.is_over:
             state = self._channels[underway.channel]
             if underway.grant.number < state.number or state.ahead is not None:
