@@ -201,7 +201,7 @@ class Member:
         switching.begin()
         self._under_way.add(future)
         future.add_done_callback(self._under_way.discard)
-        future.add_done_callback(lambda _: switching.end())
+        future.add_done_callback(lambda _: switching.end(self.thread.later))
         return future
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:

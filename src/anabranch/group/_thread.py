@@ -2,7 +2,8 @@
 
 Python's threads share one lock. A thread that computes keeps it for the switch interval, 5 ms by
 default, each time that the loop's thread wants it; and that thread wants it for every chunk. So the
-interval is shorter while a call is under way, and is put back after the last one.
+interval is shorter while a call is under way, and is put back some time after the last one: a thread
+that waits for the lock meanwhile would wait for the long interval, and the next call for that thread.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from anabranch.net.tcp import wait_closed
 
 T = TypeVar("T")
 
-_SHORT_S = 0.0002
+_SHORT_S = 0.0001
+_LINGER_S = 0.02  # after a call; the next one may come at once
 
 
 def _closed() -> Exception:
@@ -101,6 +103,14 @@ class LoopThread:
                 raise self._closed() from None
             raise
 
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call a function in the loop after some seconds, unless the loop is closed before."""
+        if self.is_current:
+            self._loop.call_later(seconds, call)
+            return
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._loop.call_later, seconds, call)
+
     def close(self) -> None:
         """End the loop and its thread, and all that still runs there."""
         if self._loop.is_closed():
@@ -111,6 +121,7 @@ class LoopThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        switching.put_back()  # the loop may have had a call's end to take note of later
 
 
 async def _hand_over(coroutine: Coroutine[Any, Any, T], future: Future[T]) -> None:
@@ -141,36 +152,61 @@ async def _cancel_all() -> None:
 
 
 class _Switching:
-    """Shortens the switch interval while calls of this process are under way."""
+    """Shortens the switch interval while calls of this process are under way, and shortly after."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._calls = 0
+        self._ends = 0  # how often the last call under way has ended
+        self._is_short = False
         self._usual_s = self._short_s = 0.0
 
     def begin(self) -> None:
         """Take note of a call, and shorten the interval for the first one."""
         with self._lock:
             self._calls += 1
-            if self._calls == 1:
+            if self._calls == 1 and not self._stays_short():
                 self._usual_s = sys.getswitchinterval()
                 _set(min(self._usual_s, _SHORT_S))
                 self._short_s = sys.getswitchinterval()
+                self._is_short = True
 
-    def end(self) -> None:
-        """Take note of a call's end, and put the interval back after the last one."""
+    def end(self, later: Callable[[float, Callable[[], None]], None]) -> None:
+        """Take note of a call's end; after the last one, put the interval back later.
+
+        Args:
+            later: calls a function after some seconds.
+        """
         with self._lock:
             self._calls -= 1
-            # The program may have set another one meanwhile, which stays.
-            if not self._calls and sys.getswitchinterval() == self._short_s:
+            if self._calls:
+                return
+            self._ends += 1
+            ends = self._ends
+        later(_LINGER_S, lambda: self.put_back(ends))
+
+    def put_back(self, ends: int | None = None) -> None:
+        """Put the interval back, if no call is under way.
+
+        Args:
+            ends: only if no call has begun and ended since this count of ends.
+        """
+        with self._lock:
+            if self._calls or ends not in {None, self._ends}:
+                return
+            if self._stays_short():
                 _set(self._usual_s)
+            self._is_short = False
 
     def forget_in_child(self) -> None:
         """Forget the calls, in a process that was just forked and has none."""
         self._lock = threading.Lock()  # a thread of the parent may have held it
-        if self._calls:
-            self._calls = 1
-            self.end()
+        self._calls = 0
+        self.put_back()
+
+    def _stays_short(self) -> bool:
+        """Return whether the interval is short, and the program has set no other one meanwhile."""
+        return self._is_short and sys.getswitchinterval() == self._short_s
 
 
 def _set(seconds: float) -> None:
