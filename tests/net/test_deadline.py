@@ -102,6 +102,7 @@ BLAMES_NONE = {
     "site/_gossiping.py": "makes a lane again",
     "site/control.py": "sends what waits for the next message",
     "site/serving.py": "ends at once, when it is told to",
+    "site/_reporting.py": "tells the scheduler of progress",
     "site/_waiting.py": "says that this site waits",
 }
 TIMERS = {"call_later", "call_at", "timeout", "wait_for"}

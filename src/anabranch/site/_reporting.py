@@ -23,7 +23,7 @@ def is_time_to_report(held: int, told: int, dealt: int, window: int) -> bool:
             chance to ask for more.
         window: the number of chunks in progress at once.
 
-    >>> [is_time_to_report(held, 10, 200, window=64) for held in (11, 13, 14)]
+    >>> [is_time_to_report(held, 10, 200, window=64) for held in (11, 17, 18)]
     [False, False, True]
     >>> is_time_to_report(11, 10, 11, window=64)
     True
