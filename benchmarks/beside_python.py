@@ -165,7 +165,7 @@ def main() -> None:
             answers = spawn(measure, service, [options.turns, where, both])
             for case in CASES:
                 threads = "both" if both else "one"
-                rows[f"{case}, {threads}, {where}"] = summary(case, answers)
+                rows[f"{case}, thread at {threads}, {where}"] = summary(case, answers)
                 print(f"{case}, thread at {threads}, {where}: {said(case, answers)}")
     if not options.dry:
         common.write("beside_python", seed=0, turns=options.turns, cases=rows)
