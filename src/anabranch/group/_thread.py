@@ -2,8 +2,9 @@
 
 Python's threads share one lock. A thread that computes keeps it for the switch interval, 5 ms by
 default, each time that the loop's thread wants it; and that thread wants it for every chunk. So the
-interval is shorter while a call is under way, and is put back some time after the last one: a thread
-that waits for the lock meanwhile would wait for the long interval, and the next call for that thread.
+interval is shorter while a call is under way. It is put back some time after the last one. A thread
+that begins to wait for the lock in between would wait for the long interval, and hold up the next
+call.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ from anabranch.net.messages import (
 from anabranch.plan import Plan
 from anabranch.site._call import Call, void
 from anabranch.site._exchanging import Exchanging
+from anabranch.site._joining import Line
 
 KEPT_PLANS = 16
 """How many plans a site keeps of a channel: those of the highest versions. Each order of size of
@@ -91,6 +92,7 @@ class RequestedExchange:
     granted: asyncio.Future[tuple[Grant, Plan]]
     attempt: int = 0  # how often it was asked for ahead before, and withdrawn
     unfit: str = ""  # why this site's contribution is not usable, so that it fails
+    joins: tuple[int, ...] = ()  # the elements of calls that may share it
 
 
 @dataclass(slots=True)
@@ -158,6 +160,7 @@ class Channel:
     failed: dict[int, str] = field(default_factory=dict)  # reasons, before their call here
     calls: dict[int, Call] = field(default_factory=dict)
     times: CallTimes = field(default_factory=CallTimes)
+    line: Line = field(default_factory=Line)
     leased_number: int = 0  # of the latest exchange that began under a lease
     leases: list[tuple[Lease, dict[int, Plan]]] = field(default_factory=list)  # with their plans
     # Of exchanges that have not begun here: the generation, and the repair.
@@ -314,7 +317,10 @@ class Channel:
             if grant is not None:
                 followers = grant.followers
             asked_for = number, asked.signature, asked.place
-            exchanges.append(OpenExchange(*asked_for, *granted, generation, running, followers))
+            joins = asked.joins if grant is None else ()
+            exchanges.append(
+                OpenExchange(*asked_for, *granted, generation, running, followers, joins)
+            )
         begun = [call.snapshot() for call in self.calls.values()]
         exchanges += [each for each in begun if each is not None]
         gatherings = tuple(

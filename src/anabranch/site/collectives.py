@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -68,6 +69,7 @@ from anabranch.plan import Plan
 from anabranch.site._call import Call, is_worth_a_copy, void
 from anabranch.site._exchanging import Exchanging
 from anabranch.site._following import FollowedCall, Following
+from anabranch.site._joining import CALL_S, InLine, Joined, may_join
 from anabranch.site._reporting import Reports
 from anabranch.site.channel import Channel, Channels, Gathering, RequestedExchange, most_delay_s
 from anabranch.site.control import Control, RoundsOver
@@ -200,9 +202,11 @@ class Collectives:
         self._following: Following | None = None  # since this site was admitted
         self._leased: dict[int, int] = {}  # bytes of exchanges under way without a grant
         self._most_leased_bytes = 0.0
+        self._call_s = CALL_S
         self._gets_state = False  # whether a hand-over of the state has begun
         self._made: set[asyncio.Task[Any]] = set()  # calls made in the program's place
         self._unsettled: set[asyncio.Task[Round]] = set()  # of calls that have returned
+        self._for_line: set[asyncio.Task[None]] = set()  # serves calls in line
         self.is_new = False
         self.admissions = 0
 
@@ -218,6 +222,7 @@ class Collectives:
         retries: bool,
         most_kept_bytes: float = math.inf,
         most_leased_bytes: float = math.inf,
+        call_s: float = CALL_S,
     ) -> None:
         """Enable calls.
 
@@ -227,8 +232,10 @@ class Collectives:
             most_kept_bytes: the most bytes of results to keep while this site follows; two may
                 always be kept.
             most_leased_bytes: the most bytes of exchanges under way that began under a lease.
+            call_s: what a small call of its own costs, seconds of a core.
         """
         self._exchanging = exchanging
+        self._call_s = call_s
         self._retries = retries
         self._most_kept_bytes = most_kept_bytes
         self._most_leased_bytes = most_leased_bytes
@@ -286,27 +293,123 @@ class Collectives:
             raise ValueError("the buffer is empty; an exchange without data would wait for no site")
         weight = weight_of(weight)
         signature = signature_of(terms)
+        done: Round
         if channel == 0 and not terms.receivers:
             kept = self._take_kept(signature)
             if kept is not None:
-                done: Round
                 done, result = await asyncio.shield(kept.ended)
                 buffer.write(0, result)
                 return replace(done, was_kept=True)
-        if model is not None and not self.is_over(channel) and not self._scheduler.is_over:
-            # Before the request, so that the comparison is complete with the last request.
-            number = self._channels[channel].number + 1
-            self._scheduler.post(ModelDigest(channel, number, model))
-        # Members' models are compared, and unusable values refused, before an exchange begins.
-        leases = model is None and not unfit
-        # A call that returns early waits for no answer, if it begins under a lease.
-        is_urgent = calls or not (returns_early and self._is_worth_a_copy(terms))
-        number = self._ask_for_next(channel, terms, calls=calls, leases=leases, is_urgent=is_urgent)
-        if unfit:
-            self._refuse(channel, number, unfit)
-        self._gets_state |= self._site in terms.receivers
-        self._make_called()  # calls of the others that come after this one
+        line = self._channels[channel].line
+        is_plain = returns_early and model is None and not (unfit or more or calls)
+        is_plain = is_plain and may_join(terms) and self._following is None
+        if is_plain and (line.is_served or line.is_full(self._round_trip_s, self._call_s)):
+            done = await self._in_line(channel, InLine(terms, weight, buffer))
+            return done
+        async with self._in_turn(channel):
+            if model is not None and not self.is_over(channel) and not self._scheduler.is_over:
+                # Before the request, so that the comparison is complete with the last request.
+                number = self._channels[channel].number + 1
+                self._scheduler.post(ModelDigest(channel, number, model))
+            # Members' models are compared, and unusable values refused, before it begins.
+            leases = model is None and not unfit
+            # A call that returns early waits for no answer, if it begins under a lease.
+            is_urgent = calls or not (returns_early and self._is_worth_a_copy(terms))
+            number = self._ask_for_next(
+                channel, terms, calls=calls, leases=leases, is_urgent=is_urgent
+            )
+            if unfit:
+                self._refuse(channel, number, unfit)
+            self._gets_state |= self._site in terms.receivers
+            self._make_called()  # calls of the others that come after this one
         return await self._take_part(channel, number, buffer, terms, weight, more, returns_early)
+
+    # --- small calls that share exchanges
+
+    @asynccontextmanager
+    async def _in_turn(self, channel: int) -> AsyncIterator[None]:
+        """Wait for the calls in line, and hold up those that come after, to make a request."""
+        if not self._channels[channel].line.is_served:
+            yield
+            return
+        entry = InLine()
+        try:
+            await self._in_line(channel, entry)
+            yield
+        finally:
+            entry.has_begun.set()
+
+    async def _in_line(self, channel: int, entry: InLine) -> Any:
+        """Wait for a call's place in line, and for its round if it may be joined."""
+        line = self._channels[channel].line
+        line.calls.append(entry)
+        if not line.is_served:
+            line.is_served = True
+            self._keep(self._serve(channel))
+        return await entry.ended
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run some work for calls in line, until it ends or this site's part does."""
+        task = self._loop.create_task(work)
+        self._for_line.add(task)
+        task.add_done_callback(self._for_line.discard)
+
+    async def _serve(self, channel: int) -> None:
+        """Make the calls in line, in order, until there are none."""
+        state = self._channels[channel]
+        line = state.line
+        try:
+            while line.calls:
+                first = line.calls[0]
+                if first.ended.done():  # its caller has given up
+                    line.calls.popleft()
+                elif first.terms is None:
+                    line.calls.popleft()
+                    first.ended.set_result(None)
+                    await first.has_begun.wait()
+                else:
+                    await line.until_fewer(self._round_trip_s, self._call_s)
+                    number, calls = await self._ask_for_line(channel, line.run())
+                    self._keep(self._share(channel, number, calls))
+        finally:
+            line.is_served = False
+
+    async def _ask_for_line(self, channel: int, run: list[InLine]) -> tuple[int, list[InLine]]:
+        """Ask for the next exchange; return its number, and the calls that share it."""
+        state = self._channels[channel]
+        terms = run[0].terms
+        assert terms is not None
+        joins = tuple(each.elements for each in run) if len(run) > 1 else ()
+        number = self._ask_for_next(
+            channel, terms, leases=not joins, is_urgent=bool(joins), joins=joins
+        )
+        self._make_called()
+        shared = 1
+        if joins and number not in state.failed:
+            granted = state.waiting[number].granted
+            await asyncio.wait({granted})
+            if not granted.cancelled() and granted.exception() is None:
+                grant, _ = granted.result()
+                shared = grant.joined
+        return number, [state.line.calls.popleft() for _ in range(shared)]
+
+    async def _share(self, channel: int, number: int, calls: list[InLine]) -> None:
+        """Run one exchange for some calls, and return to each its part of the round."""
+        buffer, first = Joined([each.buffer for each in calls if each.buffer is not None]), calls[0]
+        assert first.terms is not None
+        terms = replace(first.terms, elements=buffer.elements)
+        try:
+            done = await self._take_part(
+                channel, number, buffer, terms, first.weight, more=False, returns_early=True
+            )
+        except BaseException as error:
+            for each in calls:
+                each.fail(error)
+            if not isinstance(error, Exception):
+                raise
+            return
+        for place, each in enumerate(calls):
+            each.end(part_of(done, buffer.starts[place], buffer.starts[place + 1], place > 0))
 
     async def settled(self) -> None:
         """Wait until all results that have been returned are settled, or the run has ended."""
@@ -387,6 +490,7 @@ class Collectives:
         calls: bool = False,
         leases: bool = False,
         is_urgent: bool = True,
+        joins: tuple[int, ...] = (),
     ) -> int:
         """Request the next exchange, and return its number.
 
@@ -397,12 +501,15 @@ class Collectives:
             follows: whether the call is made in the program's place.
             leases: whether it may begin under a lease, without a grant.
             is_urgent: whether the request leaves at once even if it begins under a lease.
+            joins: the elements of the calls in line that may share it; empty for none.
         """
         state, signature = self._channels[channel], signature_of(terms)
         leased = self._under_lease(state, terms) if leases and state.over is None else None
-        if state.over or leased or (state.ahead and state.ahead.signature != signature):
+        is_other = state.ahead is not None and (joins or state.ahead.signature != signature)
+        if state.over or leased or is_other:
             state.take_back()  # the scheduler grants no leased exchange ahead
         asked = state.ahead or self._asked_for(state, signature, follows)
+        asked.joins = joins
         state.number += 1
         state.times.called(self._loop.time())
         state.ahead, state.attempt = None, 0
@@ -417,7 +524,7 @@ class Collectives:
         else:  # only a call that is sent to the scheduler takes requests ahead back
             self._take_back_all_but(state)
             asks = channel, state.number, signature, calls, asked.attempt
-            request = ExchangeRequest(*asks, is_leased=leased is not None)
+            request = ExchangeRequest(*asks, is_leased=leased is not None, joins=joins)
             if leased is None or is_urgent:
                 self._scheduler.post(request)
             else:
@@ -459,6 +566,22 @@ class Collectives:
         returns_early: bool = False,
     ) -> Round:
         """Run a requested exchange to its end, or until its result is here."""
+        with self._channels[channel].line.under_way(terms):
+            return await self._until_here(
+                channel, number, buffer, terms, weight, more, returns_early
+            )
+
+    async def _until_here(
+        self,
+        channel: int,
+        number: int,
+        buffer: Buffer,
+        terms: Terms,
+        weight: float,
+        more: bool,
+        returns_early: bool,
+    ) -> Round:
+        """See ``_take_part``."""
         assert self._exchanging is not None, "start() comes first"
         began_s = self._loop.time()
         state = self._channels[channel]
@@ -631,10 +754,11 @@ class Collectives:
                 raise ExchangeError(OTHER_CALL)
             self._following.goes_ahead()
             self._tell_step()
-        state = self._channels[channel]
-        state.gathered += 1
-        answered = self._gather(channel, state.gathered, value, admits=False, what=what)
-        self._make_called()
+        async with self._in_turn(channel):
+            state = self._channels[channel]
+            state.gathered += 1
+            answered = self._gather(channel, state.gathered, value, admits=False, what=what)
+            self._make_called()
         found: Gathered = await answered
         return found
 
@@ -735,8 +859,8 @@ class Collectives:
         self._take_back_all_but()
 
     def close(self) -> None:
-        """Cancel the calls in the program's place, and those that are not settled."""
-        for each in (*self._made, *self._unsettled):
+        """Cancel the calls in the program's place, in line, and those that are not settled."""
+        for each in (*self._made, *self._unsettled, *self._for_line):
             each.cancel()
 
     # --- to the scheduler
@@ -892,7 +1016,13 @@ class Collectives:
         plan = self._channels.plan_of(grant.channel, grant.version, grant.plan_json)
         if asked is None:
             return
-        self._round_trips_s.append(self._loop.time() - asked.at_s)
+        if not 1 <= grant.joined <= max(1, len(asked.joins)):
+            raise OutOfPlaceMessage(f"exchange {grant.number} is granted to {grant.joined} calls")
+        if asked.joins:  # the grant has waited for all members
+            elements = sum(asked.joins[: grant.joined])
+            asked.signature = structs.replace(asked.signature, elements=elements)
+        else:
+            self._round_trips_s.append(self._loop.time() - asked.at_s)
         if not asked.unfit:  # else `ExchangeFailed` follows
             asked.granted.set_result((grant, plan))
 
@@ -922,6 +1052,52 @@ class Collectives:
             self._subgroups.clear()  # earlier ones have other members
         if not future.done():
             future.set_result(message)
+
+
+def part_of(done: Round, start: int, stop: int, is_told: bool) -> Round:
+    """Return the round of one of the calls that shared an exchange.
+
+    Args:
+        done: of the exchange.
+        start, stop: the call's elements of the exchange's.
+        is_told: whether the scheduler hears of the end by another of these calls.
+    """
+    contributions = tuple(
+        Contribution(max(each.start, start) - start, min(each.stop, stop) - start, each.sites)
+        for each in done.contributions
+        if each.start < stop and each.stop > start
+    )
+    settlement = done.settlement
+    if settlement is not None:
+        settlement = _mapped(settlement, lambda settled: part_of(settled, start, stop, True))
+    return replace(
+        done,
+        size_bytes=_ELEMENT_BYTES * (stop - start),
+        contributions=contributions,
+        is_told=done.is_told or is_told,
+        settlement=settlement,
+    )
+
+
+def _mapped(
+    settling: asyncio.Future[Round], part: Callable[[Round], Round]
+) -> asyncio.Future[Round]:
+    """Return a future of a part of another one's round."""
+    mapped: asyncio.Future[Round] = settling.get_loop().create_future()
+
+    def pass_on(settled: asyncio.Future[Round]) -> None:
+        if mapped.done():
+            return
+        if settled.cancelled():
+            mapped.cancel()
+        elif (error := settled.exception()) is not None:
+            mapped.set_exception(error)
+            mapped.exception()  # it may never be waited for
+        else:
+            mapped.set_result(part(settled.result()))
+
+    settling.add_done_callback(pass_on)
+    return mapped
 
 
 def _round(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+
+from msgspec.structs import replace
 
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import Signature
@@ -20,6 +23,7 @@ class Request:
         signature: the terms of the exchange.
         attempt: the number of the site's earlier requests for it that it withdrew.
         is_leased: whether the site has begun it, under a lease.
+        joins: the elements of this call and of those that may share its exchange; empty for none.
     """
 
     site: int
@@ -27,6 +31,30 @@ class Request:
     signature: Signature
     attempt: int = 0
     is_leased: bool = False
+    joins: tuple[int, ...] = ()
+
+    def joined(self, signature: Signature) -> int:
+        """Return how many of its calls have an exchange's terms; 0 if none have."""
+        if signature == self.signature:
+            return 1
+        if replace(signature, elements=self.signature.elements) != self.signature:
+            return 0
+        sums = [*accumulate(self.joins)]
+        return sums.index(signature.elements) + 1 if signature.elements in sums else 0
+
+
+def shared(requests: Sequence[Request]) -> Signature:
+    """Return the terms of an exchange that all members have asked for, of equal first calls.
+
+    It has the calls that come first in line at every member.
+    """
+    first = requests[0].signature
+    elements = 0
+    for sizes in zip(*(each.joins for each in requests), strict=False):
+        if len({*sizes}) > 1:
+            break
+        elements += sizes[0]
+    return replace(first, elements=elements or first.elements)
 
 
 class Requests:
