@@ -80,6 +80,7 @@ from anabranch.scheduler.run import Log
 from anabranch.scheduler.served_pace import LastTo
 from anabranch.scheduler.server import Scheduler
 from anabranch.scheduler.stop_rules import StopRules
+from anabranch.site.channel import calls_at_once
 
 _ANY_BYTES = 1 << 62
 _ELEMENT_BYTES = 4
@@ -227,6 +228,12 @@ class Service:
     def assumes_rates(self) -> bool:
         """Whether the rates of some links are guesses until they are measured."""
         return any(link.basis == "assumed" for link in self.believed().links)
+
+    @property
+    def _calls_at_once(self) -> int:
+        """How many small calls go by themselves; 0 where latencies are not known."""
+        on_one_machine = math.isfinite(self.machines.cores)
+        return calls_at_once(self.overlay) if on_one_machine or not self.assumes_rates else 0
 
     def plan(
         self,
@@ -492,6 +499,7 @@ class Service:
             auxiliary=self.auxiliary,
             measuring=self.awareness.measuring() if isinstance(self.awareness, Passive) else None,
             assumes_rates=self.assumes_rates,
+            at_once=self._calls_at_once,
             workers=0 if self.pace is None else len(workers),
             added_up=() if self.pace is None else added_up(self.pace, workers, ahead),
             ahead=ahead,

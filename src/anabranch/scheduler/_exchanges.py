@@ -142,8 +142,11 @@ class ExchangeBook:
     @property
     def _unplanned(self) -> dict[int, Signature]:
         """The terms of exchanges that wait for a plan, by number."""
-        waiting = (each for each in self.requests.waiting if each.number not in self.held)
+        waiting = [each for each in self.requests.waiting if each.number not in self.held]
         asked = {each.number: each.signature for each in waiting}
+        for each in waiting:
+            if each.joins:
+                asked[each.number] = self._terms(each, waiting)
         return {
             number: signature
             for number, signature in asked.items()
@@ -344,17 +347,20 @@ class ExchangeBook:
         )
         if not may_begin and not have_all_asked:
             return False
+        signature = self._terms(request, waiting)
         cut = self._cut(number, signature)
         plan = self.plans.for_exchange(signature) if cut is None else cut.plan
         if plan is None:
             return False
-        of_all = [each for each in waiting if each.number == number]
-        if request.joins and len(of_all) == len(self.members):
-            signature = shared(of_all)
-            cut = self._cut(number, signature)
-            plan = (self.plans.for_exchange(signature) if cut is None else cut.plan) or plan
         self.held.begin(request.site, number, signature, plan, self._leased_exchange(number))
         return True
+
+    def _terms(self, request: Request, waiting: Iterable[Request]) -> Signature:
+        """Return the terms of an exchange: of the calls that all members have in line for it."""
+        if not request.joins:
+            return request.signature
+        of_all = [each for each in waiting if each.number == request.number]
+        return shared(of_all) if len(of_all) == len(self.members) else request.signature
 
     # --- leases
 

@@ -25,10 +25,6 @@ from anabranch.net.messages import MOST_JOINED
 
 _MOST_ELEMENTS = 1 << 17  # of a call that may be joined
 _MOST_JOINED_ELEMENTS = 1 << 21
-CALL_S = 0.0003
-"""What a small call of its own costs a site, seconds of a core."""
-_LEAST_AT_ONCE = 2
-_DURATIONS = 8  # the least of the latest counts
 
 
 def may_join(terms: Terms) -> bool:
@@ -133,40 +129,30 @@ class Line:
         self.calls: deque[InLine] = deque()
         self.is_served = False  # a task makes these calls
         self._under_way = 0
-        self._durations_s: deque[float] = deque(maxlen=_DURATIONS)
         self._fewer: asyncio.Future[None] | None = None
 
-    def is_full(self, round_trip_s: float, call_s: float) -> bool:
+    def is_full(self, at_once: int) -> bool:
         """Return whether further small calls would only add to what calls cost.
 
-        The calls under way then fill the time of an exchange and of a grant, at what each costs.
-
         Args:
-            round_trip_s: to the scheduler and back.
-            call_s: what a call costs.
+            at_once: how many calls fill the time of an exchange; 0 for any number.
         """
-        shortest_s = min(self._durations_s, default=0.0)
-        return self._under_way >= _LEAST_AT_ONCE + (shortest_s + round_trip_s) / call_s
+        return 0 < at_once <= self._under_way
 
     @contextmanager
-    def under_way(self, terms: Terms) -> Iterator[None]:
+    def under_way(self) -> Iterator[None]:
         """Take note of a call that is under way meanwhile."""
-        loop = asyncio.get_running_loop()
-        is_alone = not self._under_way and may_join(terms)
-        began_s = loop.time()
         self._under_way += 1
         try:
             yield
         finally:
             self._under_way -= 1
-            if is_alone:
-                self._durations_s.append(loop.time() - began_s)
             if self._fewer is not None and not self._fewer.done():
                 self._fewer.set_result(None)
 
-    async def until_fewer(self, round_trip_s: float, call_s: float) -> None:
+    async def until_fewer(self, at_once: int) -> None:
         """Wait until a further call is worth its cost; see ``is_full``."""
-        while self.is_full(round_trip_s, call_s):
+        while self.is_full(at_once):
             self._fewer = asyncio.get_running_loop().create_future()
             await self._fewer
 

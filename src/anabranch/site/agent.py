@@ -73,7 +73,6 @@ from anabranch.plan import Plan
 from anabranch.site._dataplane import DataPlane
 from anabranch.site._exchanging import Exchanging
 from anabranch.site._instruments import Instruments
-from anabranch.site._joining import CALL_S
 from anabranch.site.channel import LEASED_SHARE
 from anabranch.site.collectives import Collectives, Round
 from anabranch.site.control import Control, RoundsOver
@@ -109,8 +108,8 @@ class Transport:
             them; two results may always be kept.
         leases: whether the scheduler may lease exchanges to sites.
         least_relayed_bytes: how much of one route a relay holds at least.
-        call_s: what a small call of its own costs a site, seconds of a core. Calls beyond those
-            that fill the time of an exchange share exchanges.
+        at_once: how many small calls under way go by themselves; further ones share exchanges. 0
+            for all of them.
     """
 
     chunk_elements: int
@@ -121,7 +120,7 @@ class Transport:
     kept_elements: int = KEPT_ELEMENTS
     leases: bool = False
     least_relayed_bytes: int = 0
-    call_s: float = CALL_S
+    at_once: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +331,7 @@ class SiteAgent:
             )
         leased_bytes = _ELEMENT_BYTES * transport.room_elements * LEASED_SHARE
         self._collectives.start(
-            exchanging, self.welcome.retries, kept_bytes, leased_bytes, transport.call_s
+            exchanging, self.welcome.retries, kept_bytes, leased_bytes, transport.at_once
         )
         plan = self._collectives.plan
         plane.lanes.use_auxiliary(plan.all_auxiliary)

@@ -12,6 +12,7 @@ kept by number (``interrupted``, ``repairs``, ``failed``) until the call begins.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ from anabranch.net.messages import (
     Signature,
     encode,
 )
+from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.site._call import Call, void
 from anabranch.site._exchanging import Exchanging
@@ -47,6 +49,7 @@ LEASED_SHARE = 0.25
 """Of the bytes that may be under way, the share of exchanges that began under a lease. The
 scheduler grants the others the rest."""
 _LEAST_DELAY_S, _MOST_DELAY_S = 0.002, 0.010
+_SMALL_CALL_S, _LEAST_AT_ONCE = 0.0003, 2  # what a small call costs a site, of a core
 _LEAST_BETWEEN_REPORTS_S = 0.010
 _CALLS, _LEAST_CALLS = 32, 3  # whose mean interval is told
 _REMEMBERED = 1024  # ended exchanges of a channel
@@ -79,6 +82,24 @@ def between_reports_s(round_trip_s: float) -> float:
     (0.01, 0.025)
     """
     return max(_LEAST_BETWEEN_REPORTS_S, round_trip_s / 4)
+
+
+def calls_at_once(overlay: Overlay) -> int:
+    """Return how many small calls fill the time of an exchange and of a grant, at what each costs.
+
+    Further ones share exchanges.
+
+    Args:
+        overlay: the links and their latencies. An exchange is taken to cross two links each way,
+            and a grant as many.
+
+    >>> near, far = Link(0, 1, 1e9, latency_s=0.0), Link(0, 1, 1e9, latency_s=0.03)
+    >>> sites = Site("a"), Site("b")
+    >>> [calls_at_once(Overlay("pair", sites, (link,))) for link in (near, far)]
+    [2, 802]
+    """
+    latency_s = max((link.latency_s for link in overlay.links), default=0.0)
+    return _LEAST_AT_ONCE + math.ceil(8 * latency_s / _SMALL_CALL_S)
 
 
 @dataclass(slots=True)

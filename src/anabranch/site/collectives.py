@@ -69,7 +69,7 @@ from anabranch.plan import Plan
 from anabranch.site._call import Call, is_worth_a_copy, void
 from anabranch.site._exchanging import Exchanging
 from anabranch.site._following import FollowedCall, Following
-from anabranch.site._joining import CALL_S, InLine, Joined, may_join
+from anabranch.site._joining import InLine, Joined, may_join
 from anabranch.site._reporting import Reports
 from anabranch.site.channel import Channel, Channels, Gathering, RequestedExchange, most_delay_s
 from anabranch.site.control import Control, RoundsOver
@@ -107,7 +107,7 @@ class Round:
     """A finished exchange, as one site saw it.
 
     Args:
-        round: its number on the channel, from 1.
+        round: its number on the channel, from 1. Small calls made at once may share one.
         version: the version of its plan.
         seconds: from the request to the result.
         tree: the tree of the chunk that was finished last here; None where there was none.
@@ -202,7 +202,7 @@ class Collectives:
         self._following: Following | None = None  # since this site was admitted
         self._leased: dict[int, int] = {}  # bytes of exchanges under way without a grant
         self._most_leased_bytes = 0.0
-        self._call_s = CALL_S
+        self._at_once = 0
         self._gets_state = False  # whether a hand-over of the state has begun
         self._made: set[asyncio.Task[Any]] = set()  # calls made in the program's place
         self._unsettled: set[asyncio.Task[Round]] = set()  # of calls that have returned
@@ -222,7 +222,7 @@ class Collectives:
         retries: bool,
         most_kept_bytes: float = math.inf,
         most_leased_bytes: float = math.inf,
-        call_s: float = CALL_S,
+        at_once: int = 0,
     ) -> None:
         """Enable calls.
 
@@ -232,10 +232,10 @@ class Collectives:
             most_kept_bytes: the most bytes of results to keep while this site follows; two may
                 always be kept.
             most_leased_bytes: the most bytes of exchanges under way that began under a lease.
-            call_s: what a small call of its own costs, seconds of a core.
+            at_once: how many small calls go by themselves; further ones share exchanges. 0 for all.
         """
         self._exchanging = exchanging
-        self._call_s = call_s
+        self._at_once = at_once
         self._retries = retries
         self._most_kept_bytes = most_kept_bytes
         self._most_leased_bytes = most_leased_bytes
@@ -303,7 +303,7 @@ class Collectives:
         line = self._channels[channel].line
         is_plain = returns_early and model is None and not (unfit or more or calls)
         is_plain = is_plain and may_join(terms) and self._following is None
-        if is_plain and (line.is_served or line.is_full(self._round_trip_s, self._call_s)):
+        if is_plain and (line.is_served or line.is_full(self._at_once)):
             done = await self._in_line(channel, InLine(terms, weight, buffer))
             return done
         async with self._in_turn(channel):
@@ -368,7 +368,7 @@ class Collectives:
                     first.ended.set_result(None)
                     await first.has_begun.wait()
                 else:
-                    await line.until_fewer(self._round_trip_s, self._call_s)
+                    await line.until_fewer(self._at_once)
                     number, calls = await self._ask_for_line(channel, line.run())
                     self._keep(self._share(channel, number, calls))
         finally:
@@ -566,7 +566,7 @@ class Collectives:
         returns_early: bool = False,
     ) -> Round:
         """Run a requested exchange to its end, or until its result is here."""
-        with self._channels[channel].line.under_way(terms):
+        with self._channels[channel].line.under_way():
             return await self._until_here(
                 channel, number, buffer, terms, weight, more, returns_early
             )

@@ -525,7 +525,7 @@ async def _run(
                 agent = group.agent
                 transport = group.settings.transport(room_elements=1 << 16)
                 if case.joins:
-                    transport = replace(transport, call_s=math.inf)
+                    transport = replace(transport, at_once=2)
                 await group.start(transport, network.lanes(site))
                 if not agent.is_new:
                     how_many += 1
