@@ -231,9 +231,12 @@ class Service:
 
     @property
     def _calls_at_once(self) -> int:
-        """How many small calls go by themselves; 0 where latencies are not known."""
-        on_one_machine = math.isfinite(self.machines.cores)
-        return calls_at_once(self.overlay) if on_one_machine or not self.assumes_rates else 0
+        """How many small calls go by themselves; 0 for all, where latencies are not known.
+
+        Also where a stop rule may count calls: those that share an exchange are one round.
+        """
+        is_known = math.isfinite(self.machines.cores) or not self.assumes_rates
+        return calls_at_once(self.overlay) if is_known and self.stop == StopRules() else 0
 
     def plan(
         self,

@@ -141,7 +141,7 @@ class Line:
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """Take note of a call that is under way meanwhile."""
+        """Take note of a small call, or of some that share an exchange, while under way."""
         self._under_way += 1
         try:
             yield

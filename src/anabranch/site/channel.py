@@ -12,7 +12,6 @@ kept by number (``interrupted``, ``repairs``, ``failed``) until the call begins.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -93,13 +92,14 @@ def calls_at_once(overlay: Overlay) -> int:
         overlay: the links and their latencies. An exchange is taken to cross two links each way,
             and a grant as many.
 
+    >>> from anabranch.overlay import Link, Site
     >>> near, far = Link(0, 1, 1e9, latency_s=0.0), Link(0, 1, 1e9, latency_s=0.03)
     >>> sites = Site("a"), Site("b")
     >>> [calls_at_once(Overlay("pair", sites, (link,))) for link in (near, far)]
     [2, 802]
     """
     latency_s = max((link.latency_s for link in overlay.links), default=0.0)
-    return _LEAST_AT_ONCE + math.ceil(8 * latency_s / _SMALL_CALL_S)
+    return _LEAST_AT_ONCE + round(8 * latency_s / _SMALL_CALL_S)
 
 
 @dataclass(slots=True)

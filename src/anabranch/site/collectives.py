@@ -566,10 +566,11 @@ class Collectives:
         returns_early: bool = False,
     ) -> Round:
         """Run a requested exchange to its end, or until its result is here."""
+        part = self._until_here(channel, number, buffer, terms, weight, more, returns_early)
+        if not (may_join(terms) or isinstance(buffer, Joined)):
+            return await part
         with self._channels[channel].line.under_way():
-            return await self._until_here(
-                channel, number, buffer, terms, weight, more, returns_early
-            )
+            return await part
 
     async def _until_here(
         self,
