@@ -5,9 +5,9 @@
 
 Every process joins both groups; blocks of calls of ours and of gloo take turns, so both feel the
 same machine. A call sums 4 floats or 100 KB; or 500 tensors of 200 KB are summed by 500 calls that
-are under way at once. A block's time ends with its last result; settlements are waited for after
-that. Ours use shared memory, and gloo uses TCP, as each does by default. Our scheduler is a process
-of this machine, too.
+are under way at once, or by one call that has them all (gloo's is ``all_reduce_coalesced``). A
+block's time ends with its last result; settlements are waited for after that. Ours use shared
+memory, and gloo uses TCP, as each does by default. Our scheduler is a process of this machine, too.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from anabranch.overlay import random_complete
 SYSTEMS = "gloo", "anabranch"
 SMALL = {"4 floats": 4, "100 KB": 25_000}
 MANY, MANY_ELEMENTS = 500, 50_000
+CASES = (*SMALL, "500 calls", "500 tensors")
 Figures = dict[str, dict[str, list[float]]]  # seconds a call of each block, by case and system
 
 
@@ -48,7 +49,7 @@ def measure(group: Group, gloo_port: int, blocks: int, calls: int) -> Figures:
         "gloo": dist.all_reduce,
         "anabranch": partial(group.all_reduce, op="sum"),
     }
-    figures: Figures = {case: {each: [] for each in SYSTEMS} for case in (*SMALL, "500 calls")}
+    figures: Figures = {case: {each: [] for each in SYSTEMS} for case in CASES}
     for case, elements in SMALL.items():
         tensor = torch.zeros(elements)
         for number in range(blocks + 1):
@@ -67,20 +68,31 @@ def measure(group: Group, gloo_port: int, blocks: int, calls: int) -> Figures:
             all_reduce(answer)
             assert bool((answer == group.size * (group.size - 1) / 2).all())
     tensors = [torch.zeros(MANY_ELEMENTS) for _ in range(MANY)]
-    for number in range(blocks + 1):
-        for system, all_reduce in in_turn(systems, number):
-            dist.barrier()
-            began_s = time.perf_counter()
-            handles = [all_reduce(each, async_op=True) for each in tensors]
-            for handle in handles:
-                handle.wait()
-            took_s = time.perf_counter() - began_s
-            group.settle()
-            if number:
-                figures["500 calls"][system].append(took_s)
+    as_one: dict[str, Callable[[], object]] = {
+        "gloo": partial(dist.all_reduce_coalesced, tensors),
+        "anabranch": partial(group.all_reduce, tensors, op="sum"),
+    }
+    one_by_one = {system: partial(all_of, each, tensors) for system, each in systems.items()}
+    for case, ways in (("500 calls", one_by_one), ("500 tensors", as_one)):
+        for number in range(blocks + 1):
+            for system, reduce_all in in_turn(ways, number):
+                dist.barrier()
+                began_s = time.perf_counter()
+                reduce_all()
+                took_s = time.perf_counter() - began_s
+                group.settle()
+                if number:
+                    figures[case][system].append(took_s)
     dist.barrier()
     dist.destroy_process_group()
     return figures
+
+
+def all_of(all_reduce: Callable[..., Any], tensors: list[Any]) -> None:
+    """Sum each tensor by a call of its own, all under way at once."""
+    handles = [all_reduce(each, async_op=True) for each in tensors]
+    for handle in handles:
+        handle.wait()
 
 
 def in_turn(systems: dict[str, Any], number: int) -> list[tuple[str, Any]]:

@@ -91,12 +91,6 @@ def calls_at_once(overlay: Overlay) -> int:
     Args:
         overlay: the links and their latencies. An exchange is taken to cross two links each way,
             and a grant as many.
-
-    >>> from anabranch.overlay import Link, Site
-    >>> near, far = Link(0, 1, 1e9, latency_s=0.0), Link(0, 1, 1e9, latency_s=0.03)
-    >>> sites = Site("a"), Site("b")
-    >>> [calls_at_once(Overlay("pair", sites, (link,))) for link in (near, far)]
-    [2, 802]
     """
     latency_s = max((link.latency_s for link in overlay.links), default=0.0)
     return _LEAST_AT_ONCE + round(8 * latency_s / _SMALL_CALL_S)
