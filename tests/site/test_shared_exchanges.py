@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from anabranch.exchange.arithmetic import Flat, Floats
 from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.group import Service
 from anabranch.group.async_group import AsyncGroup
 from anabranch.net.messages import Signature
+from anabranch.scheduler._exchanges import ExchangeBook
 from anabranch.scheduler.calls._requests import Request, shared
 from anabranch.site._joining import InLine, Joined, Line
 from anabranch.site.collectives import ExchangeError, Round, part_of
@@ -74,7 +76,18 @@ def test_each_call_has_its_own_part_of_the_round() -> None:
     at_all(program)
 
 
-def test_a_program_that_waits_for_each_result_joins_one_that_does_not() -> None:
+def test_a_program_that_waits_for_each_result_joins_one_that_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+    request = ExchangeBook.request
+
+    def counted(self: ExchangeBook, one: Request, refusal: str = "") -> Any:
+        asked.append(len(one.joins))
+        return request(self, one, refusal)
+
+    monkeypatch.setattr(ExchangeBook, "request", counted)
+
     async def program(group: AsyncGroup) -> None:
         if group.index:
             await burst(group, [4] * 50)
@@ -85,6 +98,44 @@ def test_a_program_that_waits_for_each_result_joins_one_that_does_not() -> None:
             np.testing.assert_array_equal(values, np.full(4, 7.0 * (place + 1), np.float32))
 
     at_all(program)
+    assert sum(joins > 0 for joins in asked) <= 2 * 3, "the others then go on alone"
+
+
+def test_a_call_in_line_is_made_though_its_caller_has_given_up() -> None:
+    async def program(group: AsyncGroup) -> None:
+        buffers = [np.full(4, 2.0**group.index, np.float32) for _ in range(20)]
+        calls = [asyncio.create_task(call(group, each)) for each in buffers]
+        await asyncio.sleep(0)
+        if group.index == 1:
+            calls[10].cancel()
+        done = await asyncio.gather(*calls, return_exceptions=True)
+        for place, each in enumerate(done):
+            gave_up = group.index == 1 and place == 10
+            assert isinstance(each, asyncio.CancelledError if gave_up else Round)
+        for each in buffers:
+            np.testing.assert_array_equal(each, np.full(4, 7.0, np.float32))
+
+    at_all(program)
+
+
+@pytest.mark.parametrize("on_loss", ["complete", "abort"])
+def test_calls_in_line_end_when_a_member_leaves_before_them(on_loss: str) -> None:
+    async def program(group: AsyncGroup) -> list[str]:
+        await burst(group, [4])
+        buffers = [np.full(4, 2.0**group.index, np.float32) for _ in range(20)]
+        if group.index == 2:
+            return []  # and makes no call
+        done = await asyncio.gather(
+            *(call(group, each) for each in buffers), return_exceptions=True
+        )
+        for values, each in zip(buffers, done, strict=True):
+            is_left = not isinstance(each, Round)
+            np.testing.assert_array_equal(values, 2.0**group.index if is_left else 3.0)
+        return [type(each).__name__ for each in done]
+
+    answers = at_all(program, near(on_loss=on_loss))
+    assert answers[0] == answers[1]
+    assert len(answers[0]) == 20
 
 
 def test_calls_of_other_kinds_keep_their_place() -> None:

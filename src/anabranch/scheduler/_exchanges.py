@@ -342,7 +342,7 @@ class ExchangeBook:
         have_all_asked = number <= min(self.asked.values())
         may_begin = request.is_leased or (
             _all_contribute(signature)
-            and not request.joins
+            and (not request.joins or self.has_followers)
             and self._counter.has_room(signature, self.has_followers)
         )
         if not may_begin and not have_all_asked:

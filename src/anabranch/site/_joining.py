@@ -25,6 +25,7 @@ from anabranch.net.messages import MOST_JOINED
 
 _MOST_ELEMENTS = 1 << 17  # of a call that may be joined
 _MOST_JOINED_ELEMENTS = 1 << 21
+_ALONE = 32  # calls that go alone after one with which no other could share an exchange
 
 
 def may_join(terms: Terms) -> bool:
@@ -130,6 +131,7 @@ class Line:
         self.is_served = False  # a task makes these calls
         self._under_way = 0
         self._fewer: asyncio.Future[None] | None = None
+        self._alone = 0  # how many calls in line go alone next
 
     def is_full(self, at_once: int) -> bool:
         """Return whether further small calls would only add to what calls cost.
@@ -155,6 +157,31 @@ class Line:
         while self.is_full(at_once):
             self._fewer = asyncio.get_running_loop().create_future()
             await self._fewer
+
+    @property
+    def goes_alone(self) -> bool:
+        """Whether the first call in line goes alone, and waits for none under way."""
+        return self._alone > 0
+
+    def asked(self, calls: int, shared: int) -> None:
+        """Take note of an exchange that was asked for.
+
+        If none of the calls in line could share it, another member waits for each result, or
+        follows. The next calls then go alone: asked for one after another, they would take longer.
+
+        Args:
+            calls: how many in line might have shared it.
+            shared: how many do.
+        """
+        if calls > 1:
+            self._alone = _ALONE if shared == 1 else 0
+        elif self._alone:
+            self._alone -= 1
+
+    def fail(self, error: BaseException) -> None:
+        """Raise an error at the callers in line."""
+        while self.calls:
+            self.calls.popleft().fail(error)
 
     def run(self) -> list[InLine]:
         """Return the first call in line, and those after it that may share its exchange."""

@@ -356,21 +356,25 @@ class Collectives:
 
     async def _serve(self, channel: int) -> None:
         """Make the calls in line, in order, until there are none."""
-        state = self._channels[channel]
-        line = state.line
+        line = self._channels[channel].line
         try:
             while line.calls:
                 first = line.calls[0]
-                if first.ended.done():  # its caller has given up
+                if first.terms is None:
                     line.calls.popleft()
-                elif first.terms is None:
-                    line.calls.popleft()
-                    first.ended.set_result(None)
-                    await first.has_begun.wait()
+                    if not first.ended.done():  # else its caller has given up
+                        first.ended.set_result(None)
+                        await first.has_begun.wait()
+                elif line.goes_alone:
+                    number, calls = await self._ask_for_line(channel, [first])
+                    self._keep(self._share(channel, number, calls))
                 else:
                     await line.until_fewer(self._at_once)
                     number, calls = await self._ask_for_line(channel, line.run())
                     self._keep(self._share(channel, number, calls))
+        except BaseException as error:
+            line.fail(error)
+            raise
         finally:
             line.is_served = False
 
@@ -391,6 +395,7 @@ class Collectives:
             if not granted.cancelled() and granted.exception() is None:
                 grant, _ = granted.result()
                 shared = grant.joined
+        state.line.asked(len(run), shared)
         return number, [state.line.calls.popleft() for _ in range(shared)]
 
     async def _share(self, channel: int, number: int, calls: list[InLine]) -> None:
