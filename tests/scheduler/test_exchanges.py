@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from anabranch.net.errors import OutOfPlaceMessage
-from anabranch.net.messages import MOST_JOINED, ChannelSnapshot, OpenExchange, Signature
+from anabranch.net.messages import MOST_SHARING, ChannelSnapshot, OpenExchange, Signature
 from anabranch.plan import Plan, Tree
 from anabranch.scheduler._exchanges import ExchangeBook
 from anabranch.scheduler._plans_by_size import PlansBySize
@@ -460,10 +460,10 @@ def test_a_gathering_that_the_site_had_joined_which_left_ends_at_the_others() ->
     assert book.gather(0, 2, b"") == (Abandoned(0, 2, 0, True, "it has left"),)
 
 
-def in_line(book: ExchangeBook, site: int, number: int, *joins: int) -> tuple[Answer, ...]:
+def in_line(book: ExchangeBook, site: int, number: int, *sizes: int) -> tuple[Answer, ...]:
     """Ask for an exchange that calls of these sizes may share."""
-    signature = structs.replace(SMALL, elements=joins[0])
-    answers = book.request(Request(site, number, signature, joins=joins))
+    signature = structs.replace(SMALL, elements=sizes[0])
+    answers = book.request(Request(site, number, signature, in_line=sizes))
     assert answers is not None
     return answers
 
@@ -472,7 +472,7 @@ def shares(answers: tuple[Answer, ...]) -> dict[int, tuple[int, int]]:
     """Return the elements of an exchange, and how many calls share it, by site."""
     granted = [each for each in answers if isinstance(each, Granted)]
     assert len(granted) == len(answers)
-    return {each.site: (each.signature.elements, each.joined) for each in granted}
+    return {each.site: (each.signature.elements, each.sharing) for each in granted}
 
 
 def test_calls_that_all_members_have_in_line_share_an_exchange() -> None:
@@ -521,7 +521,7 @@ def test_after_a_restart_members_share_what_one_of_them_was_granted(
             opened = OpenExchange(1, structs.replace(SMALL, elements=9), 1, 7, 4, 0, (7,))
         else:
             first = structs.replace(SMALL, elements=4)
-            opened = OpenExchange(1, first, 1, 0, 0, 0, (), joins=(4, 5, 6)[: 2 + site])
+            opened = OpenExchange(1, first, 1, 0, 0, 0, (), in_line=(4, 5, 6)[: 2 + site])
         snapshots[site] = ChannelSnapshot(0, 1, 1, 0, (opened,), (), ())
     answers = (*book.restore(snapshots, {}, (), ()), *book.grant())
     others = {0, 1, 2} - {*begun_by}
@@ -530,20 +530,20 @@ def test_after_a_restart_members_share_what_one_of_them_was_granted(
 
 
 @pytest.mark.parametrize(
-    ("signature", "joins"),
+    ("signature", "sizes"),
     [
         (SMALL, (100, 0)),
         (SMALL, (100, -1)),
         (SMALL, (99, 100)),
-        (SMALL, (100,) * (MOST_JOINED + 1)),
+        (SMALL, (100,) * (MOST_SHARING + 1)),
         (structs.replace(SMALL, op=4, source=0), (100, 100)),
     ],
 )
 def test_calls_that_cannot_share_an_exchange_are_refused(
-    signature: Signature, joins: tuple[int, ...]
+    signature: Signature, sizes: tuple[int, ...]
 ) -> None:
     checks = Checks(str, 2, repairs=True)
-    checks.joins(0, SMALL, ())
-    checks.joins(0, SMALL, (100,) * MOST_JOINED)
-    with pytest.raises(OutOfPlaceMessage, match="to join"):
-        checks.joins(0, signature, joins)
+    checks.line(0, SMALL, ())
+    checks.line(0, SMALL, (100,) * MOST_SHARING)
+    with pytest.raises(OutOfPlaceMessage, match="to share"):
+        checks.line(0, signature, sizes)

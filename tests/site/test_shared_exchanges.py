@@ -15,8 +15,8 @@ from anabranch.group import Service
 from anabranch.group.async_group import AsyncGroup
 from anabranch.net.messages import Signature
 from anabranch.scheduler._exchanges import ExchangeBook
-from anabranch.scheduler.calls._requests import Request, shared
-from anabranch.site._joining import InLine, Joined, Line
+from anabranch.scheduler.calls._requests import Request, shared_terms
+from anabranch.site._sharing import Line, SharedBuffer, SmallCall, Turn
 from anabranch.site.collectives import ExchangeError, Round, part_of
 from anabranch_lab.sim.loop import run_virtually
 from tests.group.virtual import as_told, complete, run
@@ -83,7 +83,7 @@ def test_a_program_that_waits_for_each_result_joins_one_that_does_not(
     request = ExchangeBook.request
 
     def counted(self: ExchangeBook, one: Request, refusal: str = "") -> Any:
-        asked.append(len(one.joins))
+        asked.append(len(one.in_line))
         return request(self, one, refusal)
 
     monkeypatch.setattr(ExchangeBook, "request", counted)
@@ -98,7 +98,7 @@ def test_a_program_that_waits_for_each_result_joins_one_that_does_not(
             np.testing.assert_array_equal(values, np.full(4, 7.0 * (place + 1), np.float32))
 
     at_all(program)
-    assert sum(joins > 0 for joins in asked) <= 2 * 3, "the others then go on alone"
+    assert sum(calls > 0 for calls in asked) <= 2 * 3, "the others then go on alone"
 
 
 def test_a_call_in_line_is_made_though_its_caller_has_given_up() -> None:
@@ -202,42 +202,46 @@ def test_far_from_one_another_sites_join_nothing() -> None:
 
 
 def test_the_shared_terms_are_those_of_calls_that_all_have_made() -> None:
-    def request(*joins: int) -> Request:
-        return Request(0, 1, Signature(Op.SUM, Wire.FLOAT32, 4), joins=joins)
+    def request(*sizes: int) -> Request:
+        return Request(0, 1, Signature(Op.SUM, Wire.FLOAT32, 4), in_line=sizes)
 
-    assert shared([request(4, 5, 6), request(4, 5)]).elements == 9
-    assert shared([request(4, 5), request(4, 6)]).elements == 4
-    assert shared([request(4, 5), request()]).elements == 4
+    assert shared_terms([request(4, 5, 6), request(4, 5)]).elements == 9
+    assert shared_terms([request(4, 5), request(4, 6)]).elements == 4
+    assert shared_terms([request(4, 5), request()]).elements == 4
     joint = Signature(Op.SUM, Wire.FLOAT32, 9)
-    assert request(4, 5, 6).joined(joint) == 2
-    assert request(4, 6).joined(joint) == 0
-    assert request().joined(joint) == 0
-    assert request(4, 5).joined(Signature(Op.MEAN, Wire.FLOAT32, 9)) == 0
+    assert request(4, 5, 6).sharing(joint) == 2
+    assert request(4, 6).sharing(joint) == 0
+    assert request().sharing(joint) == 0
+    assert request(4, 5).sharing(Signature(Op.MEAN, Wire.FLOAT32, 9)) == 0
 
 
 def test_a_line_joins_alike_calls() -> None:
     async def lines() -> None:
-        def entry(op: Op = Op.SUM, weight: float = 1.0, elements: int = 4) -> InLine:
-            return InLine(Terms(op, Wire.FLOAT32, elements), weight, Flat(np.zeros(4, np.float32)))
+        def entry(op: Op = Op.SUM, weight: float = 1.0, elements: int = 4) -> SmallCall:
+            return SmallCall(
+                Terms(op, Wire.FLOAT32, elements), weight, Flat(np.zeros(4, np.float32))
+            )
 
-        def run_of(*calls: InLine) -> int:
+        def sharing(*calls: SmallCall | Turn) -> int:
             line = Line()
             line.calls.extend(calls)
-            return len(line.run())
+            first = calls[0]
+            assert isinstance(first, SmallCall)
+            return len(line.sharable(first))
 
-        assert run_of(entry(), entry(elements=5), entry()) == 3
-        assert run_of(entry(), entry(Op.MEAN)) == 1
-        assert run_of(entry(), entry(), entry(weight=2.0)) == 2
-        assert run_of(entry(), InLine(), entry()) == 1
-        assert run_of(*(entry() for _ in range(100))) == 64
-        assert run_of(*(entry(elements=1 << 17) for _ in range(64))) == 16
+        assert sharing(entry(), entry(elements=5), entry()) == 3
+        assert sharing(entry(), entry(Op.MEAN)) == 1
+        assert sharing(entry(), entry(), entry(weight=2.0)) == 2
+        assert sharing(entry(), Turn(), entry()) == 1
+        assert sharing(*(entry() for _ in range(100))) == 64
+        assert sharing(*(entry(elements=1 << 17) for _ in range(64))) == 16
 
     run_virtually(lines())
 
 
 def test_joined_buffers_are_read_and_written_across_their_bounds() -> None:
     parts = [np.arange(size, dtype=np.float32) for size in (3, 1, 5)]
-    joined = Joined([Flat(each) for each in parts])
+    joined = SharedBuffer([Flat(each) for each in parts])
     whole = np.concatenate(parts)
     assert joined.elements == 9
     for start in range(9):

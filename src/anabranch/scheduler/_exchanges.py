@@ -39,7 +39,7 @@ from anabranch.scheduler.calls._held import Counter, Held
 from anabranch.scheduler.calls._knowledge import Knowledge
 from anabranch.scheduler.calls._leases import Cut, LeasedNumbers, Leases
 from anabranch.scheduler.calls._order import Limit, Order
-from anabranch.scheduler.calls._requests import Request, Requests, shared
+from anabranch.scheduler.calls._requests import Request, Requests, shared_terms
 
 _NOTHING_CALLED = ChannelSnapshot(0, 0, 0, 0, (), (), ())
 
@@ -145,7 +145,7 @@ class ExchangeBook:
         waiting = [each for each in self.requests.waiting if each.number not in self.held]
         asked = {each.number: each.signature for each in waiting}
         for each in waiting:
-            if each.joins:
+            if each.in_line:
                 asked[each.number] = self._terms(each, waiting)
         return {
             number: signature
@@ -342,7 +342,7 @@ class ExchangeBook:
         have_all_asked = number <= min(self.asked.values())
         may_begin = request.is_leased or (
             _all_contribute(signature)
-            and (not request.joins or self.has_followers)
+            and (not request.in_line or self.has_followers)
             and self._counter.has_room(signature, self.has_followers)
         )
         if not may_begin and not have_all_asked:
@@ -357,10 +357,10 @@ class ExchangeBook:
 
     def _terms(self, request: Request, waiting: Iterable[Request]) -> Signature:
         """Return the terms of an exchange: of the calls that all members have in line for it."""
-        if not request.joins:
+        if not request.in_line:
             return request.signature
         of_all = [each for each in waiting if each.number == request.number]
-        return shared(of_all) if len(of_all) == len(self.members) else request.signature
+        return shared_terms(of_all) if len(of_all) == len(self.members) else request.signature
 
     # --- leases
 
@@ -399,8 +399,8 @@ class ExchangeBook:
     def _answer(self, request: Request, is_ahead: bool) -> Granted | Disagreement:
         site, number, signature = request.site, request.number, request.signature
         held = self.held[number]
-        joined = request.joined(held.signature)
-        if not joined:
+        sharing = request.sharing(held.signature)
+        if not sharing:
             self.held.drop(number)
             told = self.knowledge.fail(number, held.exchange)
             first = held.first, held.signature
@@ -426,7 +426,7 @@ class ExchangeBook:
             request.is_leased,
             self._cut(number, held.signature),
             is_void=lease is not None and lease.is_void,
-            joined=joined,
+            sharing=sharing,
         )
 
     # --- calls that cannot end
@@ -538,7 +538,7 @@ class ExchangeBook:
                 elif said.exchange:
                     self.held.take_up(site, number, said.exchange, said.signature, self.plan)
                 else:
-                    self.requests.add(Request(site, number, said.signature, joins=said.joins))
+                    self.requests.add(Request(site, number, said.signature, in_line=said.in_line))
         for number, reason in failed.items():
             told = (site for site, each in snapshots.items() if each.asked >= number)
             self.knowledge.restore_failure(number, reason, told)

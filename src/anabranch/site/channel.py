@@ -39,7 +39,7 @@ from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.site._call import Call, void
 from anabranch.site._exchanging import Exchanging
-from anabranch.site._joining import Line
+from anabranch.site._sharing import Line
 
 KEPT_PLANS = 16
 """How many plans a site keeps of a channel: those of the highest versions. Each order of size of
@@ -48,7 +48,8 @@ LEASED_SHARE = 0.25
 """Of the bytes that may be under way, the share of exchanges that began under a lease. The
 scheduler grants the others the rest."""
 _LEAST_DELAY_S, _MOST_DELAY_S = 0.002, 0.010
-_SMALL_CALL_S, _LEAST_AT_ONCE = 0.0003, 2  # what a small call costs a site, of a core
+_SMALL_CALL_S = 0.0003  # what a small call costs a site, of a core
+_LEAST_ALONE = 2
 _LEAST_BETWEEN_REPORTS_S = 0.010
 _CALLS, _LEAST_CALLS = 32, 3  # whose mean interval is told
 _REMEMBERED = 1024  # ended exchanges of a channel
@@ -69,10 +70,11 @@ def most_delay_s(round_trip_s: float) -> float:
 
 
 def between_reports_s(round_trip_s: float) -> float:
-    """Return the least time between two reports of an exchange.
+    """Return the seconds between two reports of an exchange.
 
-    So the messages of an exchange do not grow with its chunks. The scheduler's window has the
-    chunks of that time, too. So no tree waits for a report.
+    A site reports earlier only when every dealt chunk is finished. So the number of reports depends
+    on the time of the exchange, not on its chunks. The scheduler deals the chunks of that time in
+    advance, so that no tree waits for a report.
 
     Args:
         round_trip_s: to the scheduler and back.
@@ -83,17 +85,17 @@ def between_reports_s(round_trip_s: float) -> float:
     return max(_LEAST_BETWEEN_REPORTS_S, round_trip_s / 4)
 
 
-def calls_at_once(overlay: Overlay) -> int:
-    """Return how many small calls fill the time of an exchange and of a grant, at what each costs.
+def most_alone(overlay: Overlay) -> int:
+    """Return how many small exchanges may be under way before further calls share one.
 
-    Further ones share exchanges.
+    A site makes about so many in the time of an exchange and a grant, and two more.
 
     Args:
         overlay: the links and their latencies. An exchange is taken to cross two links each way,
             and a grant as many.
     """
     latency_s = max((link.latency_s for link in overlay.links), default=0.0)
-    return _LEAST_AT_ONCE + round(8 * latency_s / _SMALL_CALL_S)
+    return _LEAST_ALONE + round(8 * latency_s / _SMALL_CALL_S)
 
 
 @dataclass(slots=True)
@@ -107,7 +109,7 @@ class RequestedExchange:
     granted: asyncio.Future[tuple[Grant, Plan]]
     attempt: int = 0  # how often it was asked for ahead before, and withdrawn
     unfit: str = ""  # why this site's contribution is not usable, so that it fails
-    joins: tuple[int, ...] = ()  # the elements of calls that may share it
+    in_line: tuple[int, ...] = ()  # the elements of the calls that may share it
 
 
 @dataclass(slots=True)
@@ -332,9 +334,9 @@ class Channel:
             if grant is not None:
                 followers = grant.followers
             asked_for = number, asked.signature, asked.place
-            joins = asked.joins if grant is None else ()
+            in_line = asked.in_line if grant is None else ()
             exchanges.append(
-                OpenExchange(*asked_for, *granted, generation, running, followers, joins)
+                OpenExchange(*asked_for, *granted, generation, running, followers, in_line)
             )
         begun = [call.snapshot() for call in self.calls.values()]
         exchanges += [each for each in begun if each is not None]

@@ -17,7 +17,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -69,8 +69,8 @@ from anabranch.plan import Plan
 from anabranch.site._call import Call, is_worth_a_copy, void
 from anabranch.site._exchanging import Exchanging
 from anabranch.site._following import FollowedCall, Following
-from anabranch.site._joining import InLine, Joined, may_join
 from anabranch.site._reporting import Reports
+from anabranch.site._sharing import SharedBuffer, SmallCall, Turn, fail, is_small
 from anabranch.site.channel import Channel, Channels, Gathering, RequestedExchange, most_delay_s
 from anabranch.site.control import Control, RoundsOver
 
@@ -120,7 +120,7 @@ class Round:
         was_kept: whether this site followed when the others made this call: it has contributed
             nothing, and kept the result until its program made the call.
         is_last: whether this was the channel's last exchange.
-        is_told: whether the scheduler has been told of its end.
+        is_told: whether the scheduler hears of its end without a further message.
         settlement: of a result that was returned before it was settled: the round once every member
             holds the result, which names the members. None for a result that is settled.
     """
@@ -202,7 +202,7 @@ class Collectives:
         self._following: Following | None = None  # since this site was admitted
         self._leased: dict[int, int] = {}  # bytes of exchanges under way without a grant
         self._most_leased_bytes = 0.0
-        self._at_once = 0
+        self._most_alone = 0
         self._gets_state = False  # whether a hand-over of the state has begun
         self._made: set[asyncio.Task[Any]] = set()  # calls made in the program's place
         self._unsettled: set[asyncio.Task[Round]] = set()  # of calls that have returned
@@ -222,7 +222,7 @@ class Collectives:
         retries: bool,
         most_kept_bytes: float = math.inf,
         most_leased_bytes: float = math.inf,
-        at_once: int = 0,
+        most_alone: int = 0,
     ) -> None:
         """Enable calls.
 
@@ -232,10 +232,11 @@ class Collectives:
             most_kept_bytes: the most bytes of results to keep while this site follows; two may
                 always be kept.
             most_leased_bytes: the most bytes of exchanges under way that began under a lease.
-            at_once: how many small calls go by themselves; further ones share exchanges. 0 for all.
+            most_alone: how many small exchanges may be under way before further calls share one. 0:
+                calls never share.
         """
         self._exchanging = exchanging
-        self._at_once = at_once
+        self._most_alone = most_alone
         self._retries = retries
         self._most_kept_bytes = most_kept_bytes
         self._most_leased_bytes = most_leased_bytes
@@ -293,19 +294,20 @@ class Collectives:
             raise ValueError("the buffer is empty; an exchange without data would wait for no site")
         weight = weight_of(weight)
         signature = signature_of(terms)
-        done: Round
         if channel == 0 and not terms.receivers:
             kept = self._take_kept(signature)
             if kept is not None:
+                done: Round
                 done, result = await asyncio.shield(kept.ended)
                 buffer.write(0, result)
                 return replace(done, was_kept=True)
-        line = self._channels[channel].line
         is_plain = returns_early and model is None and not (unfit or more or calls)
-        is_plain = is_plain and may_join(terms) and self._following is None
-        if is_plain and (line.is_served or line.is_full(self._at_once)):
-            done = await self._in_line(channel, InLine(terms, weight, buffer))
-            return done
+        if is_plain and is_small(terms) and self._following is None:
+            line = self._channels[channel].line
+            if line.is_served or line.is_full(self._most_alone):
+                small = SmallCall(terms, weight, buffer)
+                self._put_in_line(channel, small)
+                return await small.ended
         async with self._in_turn(channel):
             if model is not None and not self.is_over(channel) and not self._scheduler.is_over:
                 # Before the request, so that the comparison is complete with the last request.
@@ -328,27 +330,26 @@ class Collectives:
 
     @asynccontextmanager
     async def _in_turn(self, channel: int) -> AsyncIterator[None]:
-        """Wait for the calls in line, and hold up those that come after, to make a request."""
+        """Make a request after those of the calls in line, and before those of later calls."""
         if not self._channels[channel].line.is_served:
             yield
             return
-        entry = InLine()
+        turn = Turn()
+        self._put_in_line(channel, turn)
         try:
-            await self._in_line(channel, entry)
+            await turn.ended
             yield
         finally:
-            entry.has_begun.set()
+            turn.has_asked.set()
 
-    async def _in_line(self, channel: int, entry: InLine) -> Any:
-        """Wait for a call's place in line, and for its round if it may be joined."""
+    def _put_in_line(self, channel: int, call: SmallCall | Turn) -> None:
         line = self._channels[channel].line
-        line.calls.append(entry)
+        line.calls.append(call)
         if not line.is_served:
             line.is_served = True
-            self._keep(self._serve(channel))
-        return await entry.ended
+            self._run_for_line(self._serve(channel))
 
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run_for_line(self, work: Coroutine[Any, Any, None]) -> None:
         """Run some work for calls in line, until it ends or this site's part does."""
         task = self._loop.create_task(work)
         self._for_line.add(task)
@@ -360,56 +361,64 @@ class Collectives:
         try:
             while line.calls:
                 first = line.calls[0]
-                if first.terms is None:
+                if isinstance(first, Turn):
                     line.calls.popleft()
                     if not first.ended.done():  # else its caller has given up
                         first.ended.set_result(None)
-                        await first.has_begun.wait()
-                elif line.goes_alone:
-                    number, calls = await self._ask_for_line(channel, [first])
-                    self._keep(self._share(channel, number, calls))
+                        await first.has_asked.wait()
                 else:
-                    await line.until_fewer(self._at_once)
-                    number, calls = await self._ask_for_line(channel, line.run())
-                    self._keep(self._share(channel, number, calls))
+                    await line.until_fewer(self._most_alone)
+                    number, calls = await self._ask_for_line(channel, line.sharable(first))
+                    with ExitStack() as counted:
+                        counted.enter_context(line.under_way())
+                        self._run_for_line(self._share(channel, number, calls, counted.pop_all()))
         except BaseException as error:
-            line.fail(error)
+            for each in line.calls:
+                fail(each, error)
+            line.calls.clear()
             raise
         finally:
             line.is_served = False
 
-    async def _ask_for_line(self, channel: int, run: list[InLine]) -> tuple[int, list[InLine]]:
-        """Ask for the next exchange; return its number, and the calls that share it."""
-        state = self._channels[channel]
-        terms = run[0].terms
-        assert terms is not None
-        joins = tuple(each.elements for each in run) if len(run) > 1 else ()
+    async def _ask_for_line(
+        self, channel: int, calls: list[SmallCall]
+    ) -> tuple[int, list[SmallCall]]:
+        """Ask for an exchange; return its number, and the calls that share it, out of line.
+
+        They leave the line only now: before the grant nobody knows how many share it. If none is
+        granted, the first call fails, and the others are asked for again, by the next number.
+        """
+        state, terms = self._channels[channel], calls[0].terms
+        in_line = tuple(each.terms.elements for each in calls) if len(calls) > 1 else ()
         number = self._ask_for_next(
-            channel, terms, leases=not joins, is_urgent=bool(joins), joins=joins
+            channel, terms, leases=not in_line, is_urgent=bool(in_line), in_line=in_line
         )
         self._make_called()
-        shared = 1
-        if joins and number not in state.failed:
+        sharing = 1
+        if in_line and number not in state.failed:  # else no grant comes
             granted = state.waiting[number].granted
             await asyncio.wait({granted})
             if not granted.cancelled() and granted.exception() is None:
-                grant, _ = granted.result()
-                shared = grant.joined
-        state.line.asked(len(run), shared)
-        return number, [state.line.calls.popleft() for _ in range(shared)]
+                sharing = granted.result()[0].sharing
+        state.line.asked(len(calls), sharing)
+        for _ in range(sharing):
+            state.line.calls.popleft()
+        return number, calls[:sharing]
 
-    async def _share(self, channel: int, number: int, calls: list[InLine]) -> None:
+    async def _share(
+        self, channel: int, number: int, calls: list[SmallCall], counted: ExitStack
+    ) -> None:
         """Run one exchange for some calls, and return to each its part of the round."""
-        buffer, first = Joined([each.buffer for each in calls if each.buffer is not None]), calls[0]
-        assert first.terms is not None
+        buffer, first = SharedBuffer([each.buffer for each in calls]), calls[0]
         terms = replace(first.terms, elements=buffer.elements)
         try:
-            done = await self._take_part(
-                channel, number, buffer, terms, first.weight, more=False, returns_early=True
-            )
+            with counted:
+                done = await self._until_here(
+                    channel, number, buffer, terms, first.weight, more=False, returns_early=True
+                )
         except BaseException as error:
             for each in calls:
-                each.fail(error)
+                fail(each, error)
             if not isinstance(error, Exception):
                 raise
             return
@@ -495,7 +504,7 @@ class Collectives:
         calls: bool = False,
         leases: bool = False,
         is_urgent: bool = True,
-        joins: tuple[int, ...] = (),
+        in_line: tuple[int, ...] = (),
     ) -> int:
         """Request the next exchange, and return its number.
 
@@ -506,15 +515,15 @@ class Collectives:
             follows: whether the call is made in the program's place.
             leases: whether it may begin under a lease, without a grant.
             is_urgent: whether the request leaves at once even if it begins under a lease.
-            joins: the elements of the calls in line that may share it; empty for none.
+            in_line: the elements of the calls in line that may share it; empty for none.
         """
         state, signature = self._channels[channel], signature_of(terms)
         leased = self._under_lease(state, terms) if leases and state.over is None else None
-        is_other = state.ahead is not None and (joins or state.ahead.signature != signature)
+        is_other = state.ahead is not None and (in_line or state.ahead.signature != signature)
         if state.over or leased or is_other:
             state.take_back()  # the scheduler grants no leased exchange ahead
         asked = state.ahead or self._asked_for(state, signature, follows)
-        asked.joins = joins
+        asked.in_line = in_line
         state.number += 1
         state.times.called(self._loop.time())
         state.ahead, state.attempt = None, 0
@@ -529,7 +538,7 @@ class Collectives:
         else:  # only a call that is sent to the scheduler takes requests ahead back
             self._take_back_all_but(state)
             asks = channel, state.number, signature, calls, asked.attempt
-            request = ExchangeRequest(*asks, is_leased=leased is not None, joins=joins)
+            request = ExchangeRequest(*asks, is_leased=leased is not None, in_line=in_line)
             if leased is None or is_urgent:
                 self._scheduler.post(request)
             else:
@@ -572,7 +581,7 @@ class Collectives:
     ) -> Round:
         """Run a requested exchange to its end, or until its result is here."""
         part = self._until_here(channel, number, buffer, terms, weight, more, returns_early)
-        if not (may_join(terms) or isinstance(buffer, Joined)):
+        if not is_small(terms):
             return await part
         with self._channels[channel].line.under_way():
             return await part
@@ -587,7 +596,7 @@ class Collectives:
         more: bool,
         returns_early: bool,
     ) -> Round:
-        """See ``_take_part``."""
+        """Take part, as ``_take_part`` does; the caller counts small exchanges."""
         assert self._exchanging is not None, "start() comes first"
         began_s = self._loop.time()
         state = self._channels[channel]
@@ -1022,12 +1031,12 @@ class Collectives:
         plan = self._channels.plan_of(grant.channel, grant.version, grant.plan_json)
         if asked is None:
             return
-        if not 1 <= grant.joined <= max(1, len(asked.joins)):
-            raise OutOfPlaceMessage(f"exchange {grant.number} is granted to {grant.joined} calls")
-        if asked.joins:  # the grant has waited for all members
-            elements = sum(asked.joins[: grant.joined])
+        if not 1 <= grant.sharing <= max(1, len(asked.in_line)):
+            raise OutOfPlaceMessage(f"exchange {grant.number} is granted to {grant.sharing} calls")
+        if asked.in_line:
+            elements = sum(asked.in_line[: grant.sharing])
             asked.signature = structs.replace(asked.signature, elements=elements)
-        else:
+        else:  # a grant for calls in line has waited for all members
             self._round_trips_s.append(self._loop.time() - asked.at_s)
         if not asked.unfit:  # else `ExchangeFailed` follows
             asked.granted.set_result((grant, plan))
@@ -1066,7 +1075,7 @@ def part_of(done: Round, start: int, stop: int, is_told: bool) -> Round:
     Args:
         done: of the exchange.
         start, stop: the call's elements of the exchange's.
-        is_told: whether the scheduler hears of the end by another of these calls.
+        is_told: whether another of these calls tells the scheduler.
     """
     contributions = tuple(
         Contribution(max(each.start, start) - start, min(each.stop, stop) - start, each.sites)

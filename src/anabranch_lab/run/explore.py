@@ -130,7 +130,7 @@ class Case:
         asks_ahead: whether each exchange asks for another with its terms ahead, whatever follows.
         returns_early: whether calls return before they are settled; they overwrite their buffers
             then.
-        joins: whether calls at once share exchanges, however far sites are from one another.
+        shares: whether small calls share exchanges once two are under way, at any latency.
     """
 
     overlay: Overlay
@@ -149,7 +149,7 @@ class Case:
     by_size: bool = False
     asks_ahead: bool = False
     returns_early: bool = False
-    joins: bool = False
+    shares: bool = False
 
     @property
     def out_of_reach(self) -> set[tuple[int, int]]:
@@ -209,7 +209,7 @@ def _with_calls_at_once(rng: random.Random, case: Case) -> Case:
     pauses_s = tuple(
         tuple(pause_s if rng.random() < 0.2 else 0.0 for pause_s in each) for each in case.pauses_s
     )
-    return replace(case, calls=(*calls,), pauses_s=pauses_s, asks_ahead=False, joins=True)
+    return replace(case, calls=(*calls,), pauses_s=pauses_s, asks_ahead=False, shares=True)
 
 
 def _replans(rng: random.Random, case: Case) -> Iterator[Fault]:
@@ -524,8 +524,8 @@ async def _run(
                 group = await join(Ports(control, data), door, callbacks)
                 agent = group.agent
                 transport = group.settings.transport(room_elements=1 << 16)
-                if case.joins:
-                    transport = replace(transport, at_once=2)
+                if case.shares:
+                    transport = replace(transport, most_alone=2)
                 await group.start(transport, network.lanes(site))
                 if not agent.is_new:
                     how_many += 1

@@ -23,7 +23,7 @@ class Request:
         signature: the terms of the exchange.
         attempt: the number of the site's earlier requests for it that it withdrew.
         is_leased: whether the site has begun it, under a lease.
-        joins: the elements of this call and of those that may share its exchange; empty for none.
+        in_line: the elements of this call, and of those in line behind it; empty if it shares none.
     """
 
     site: int
@@ -31,26 +31,26 @@ class Request:
     signature: Signature
     attempt: int = 0
     is_leased: bool = False
-    joins: tuple[int, ...] = ()
+    in_line: tuple[int, ...] = ()
 
-    def joined(self, signature: Signature) -> int:
-        """Return how many of its calls have an exchange's terms; 0 if none have."""
+    def sharing(self, signature: Signature) -> int:
+        """Return how many of its calls share an exchange of these terms; 0 if they do not fit."""
         if signature == self.signature:
             return 1
         if replace(signature, elements=self.signature.elements) != self.signature:
             return 0
-        sums = [*accumulate(self.joins)]
+        sums = [*accumulate(self.in_line)]
         return sums.index(signature.elements) + 1 if signature.elements in sums else 0
 
 
-def shared(requests: Sequence[Request]) -> Signature:
-    """Return the terms of an exchange that all members have asked for, of equal first calls.
+def shared_terms(requests: Sequence[Request]) -> Signature:
+    """Return the terms of the exchange for the calls that lead every member's line.
 
-    It has the calls that come first in line at every member.
+    The first calls are equal.
     """
     first = requests[0].signature
     elements = 0
-    for sizes in zip(*(each.joins for each in requests), strict=False):
+    for sizes in zip(*(each.in_line for each in requests), strict=False):
         if len({*sizes}) > 1:
             break
         elements += sizes[0]
