@@ -1,11 +1,12 @@
-"""Connections over a link whose round trip has more on its way than one connection may have.
+"""How many connections fill a link that holds more in flight than one connection's window.
 
     sudo chrt -r 10 python benchmarks/long_fast.py    # four minutes
 
 Two sites in network namespaces average 50 MB again and again, over 200 Mbit/s each way with 100 ms
-and a loss of 0.01 %. A round trip is 200 ms, so 5 MB are on their way. The kernel lets a connection
-have 4 MB, or 1 MB in the second half of the rows. Lanes have the connections that a site chooses
-(``chosen``), or one. gloo has one, by the same congestion control (bbr).
+and a loss of 0.01 %. A round trip is 200 ms, so the link holds 5 MB in flight. The kernel's window
+for a connection is 4 MB, or 1 MB in the second half of the rows. Lanes have the connections that a
+site chooses (``chosen``), or one. gloo has one, by the same congestion control (bbr). The first
+round is left out.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def network() -> Overlay:
 
 
 def bound(window_bytes: int) -> None:
-    """Bound what a connection of this namespace has on its way; half a receiver's is overhead."""
+    """Set the window of this namespace's connections; half of a receive buffer is overhead."""
     for name, most in (("tcp_wmem", window_bytes), ("tcp_rmem", 2 * window_bytes)):
         path = Path("/proc/sys/net/ipv4", name)
         path.write_text(" ".join([*path.read_text().split()[:2], str(most)]))

@@ -2,9 +2,8 @@
 
 Python's threads share one lock. A thread that computes keeps it for the switch interval, 5 ms by
 default, each time that the loop's thread wants it; and that thread wants it for every chunk. So the
-interval is shorter while a call is under way. It is put back some time after the last one. A thread
-that begins to wait for the lock in between would wait for the long interval, and hold up the next
-call.
+interval is shorter while a call is under way. It is put back 20 ms after the last one. Put back
+sooner, it would apply to a thread that waits for the lock between two calls, and delay the next.
 """
 
 from __future__ import annotations
@@ -122,7 +121,7 @@ class LoopThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-        switching.put_back()  # the loop may have had a call's end to take note of later
+        switching.put_back()  # the loop's timer for that is lost
 
 
 async def _hand_over(coroutine: Coroutine[Any, Any, T], future: Future[T]) -> None:
@@ -158,7 +157,7 @@ class _Switching:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._calls = 0
-        self._ends = 0  # how often the last call under way has ended
+        self._ends = 0  # how often the number of calls under way fell to 0
         self._is_short = False
         self._usual_s = self._short_s = 0.0
 
@@ -190,7 +189,7 @@ class _Switching:
         """Put the interval back, if no call is under way.
 
         Args:
-            ends: only if no call has begun and ended since this count of ends.
+            ends: the count of ends to act on; if it has changed, do nothing. None: act anyway.
         """
         with self._lock:
             if self._calls or ends not in {None, self._ends}:

@@ -61,15 +61,15 @@ def needed_window(
 
     A chunk takes the time up its tree and down, then a round trip to the scheduler. The plan's
     steady rate carries so many chunks in that time. The window is four times as large: chunks wait
-    for one another, and the last ones are smaller. It has the chunks of the time between two
-    reports, too. Each tree has at least a few.
+    for one another, and the last ones are smaller. It also covers the time between two reports.
+    Each tree has at least a few.
 
     Args:
         plan, overlay: the trees, and the links that carry them.
         chunk_bytes: of each chunk.
         chunks: of the buffer.
         round_trip_s: between a site and the scheduler.
-        report_s: between two reports of a site.
+        report_s: seconds between two reports of a site.
     """
     if len(plan.members) == 1:
         return chunks  # a lone member uses no link

@@ -1,4 +1,4 @@
-"""When a site tells the scheduler how much of an exchange is here."""
+"""A site's reports of its progress with an exchange, and when it sends them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from anabranch.site.channel import between_reports_s
 _REPORTS_A_WINDOW = 8  # the most while one window of chunks is finished
 
 
-def is_time_to_report(held: int, told: int, dealt: int, window: int) -> bool:
-    """Return whether to report progress to the scheduler, which then deals more chunks.
+def is_enough_to_report(held: int, told: int, dealt: int, window: int) -> bool:
+    """Return whether enough chunks are finished for a report; the scheduler then deals more.
 
     Args:
         held: the number of chunks finished here.
@@ -23,9 +23,9 @@ def is_time_to_report(held: int, told: int, dealt: int, window: int) -> bool:
             chance to ask for more.
         window: the number of chunks in progress at once.
 
-    >>> [is_time_to_report(held, 10, 200, window=64) for held in (11, 17, 18)]
+    >>> [is_enough_to_report(held, 10, 200, window=64) for held in (11, 17, 18)]
     [False, False, True]
-    >>> is_time_to_report(11, 10, 11, window=64)
+    >>> is_enough_to_report(11, 10, 11, window=64)
     True
     """
     return held == dealt or held - told >= max(1, window // _REPORTS_A_WINDOW)
@@ -57,17 +57,15 @@ class Reports:
         self._next: asyncio.TimerHandle | None = None
 
     def advanced(self, exchange: Exchange) -> None:
-        """Report that one more chunk is finished here, if it is time, or when it will be."""
+        """Take note of a finished chunk; report now, or once enough time has passed."""
         held, dealt = exchange.spread.held, exchange.dealt
-        if exchange.all_dealt or not is_time_to_report(held, self._told, dealt, self._window):
+        if exchange.all_dealt or not is_enough_to_report(held, self._told, dealt, self._window):
             return
-        now_s = self._loop.time()
-        if held < dealt and now_s < self._told_s + self._between_s:
-            if self._next is None:
-                at_s = self._told_s + self._between_s
-                self._next = self._loop.call_at(at_s, self._report, exchange)
-            return
-        self._report(exchange)
+        due_s = self._told_s + self._between_s
+        if held == dealt or self._loop.time() >= due_s:
+            self._report(exchange)
+        elif self._next is None:
+            self._next = self._loop.call_at(due_s, self._report, exchange)
 
     def stop(self) -> None:
         """Report no more."""
