@@ -30,10 +30,7 @@ from anabranch.overlay import random_complete
 
 CASES = {"25 MB": (6_250_000, 8), "4 floats": (4, 100)}  # elements, calls a turn
 LARGEST_BYTES = 4 * 6_250_000
-SHORT_S, USUAL_S = (
-    0.0001,
-    0.005,
-)  # the switch interval while calls by a helper are measured, and then
+SHORT_S, USUAL_S = 0.0001, 0.005  # the switch interval of a caller with a helper, and after it
 
 Where = Literal["in the process", "in a helper"]
 Rows = dict[str, list[float]]
