@@ -385,8 +385,9 @@ class Collectives:
     ) -> tuple[int, list[SmallCall]]:
         """Ask for an exchange; return its number, and the calls that share it, out of line.
 
-        They leave the line only now: before the grant nobody knows how many share it. If none is
-        granted, the first call fails, and the others are asked for again, by the next number.
+        They leave the line only now: before the grant this site does not know how many share it. If
+        none is granted, the first call fails, and the others are asked for again, by the next
+        number.
         """
         state, terms = self._channels[channel], calls[0].terms
         in_line = tuple(each.terms.elements for each in calls) if len(calls) > 1 else ()
