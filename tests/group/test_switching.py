@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import anabranch
-from anabranch.group._thread import _SHORT_S, _Switching
+from anabranch.group._thread import _SHORT_S, LoopThread, _Switching, switching
 
 
 class Later:
@@ -128,6 +128,15 @@ def test_the_interval_does_not_drift() -> None:
         switching.end(later)
         later.come()
         assert sys.getswitchinterval() == before_s
+
+
+def test_a_call_that_ends_with_its_loop_puts_the_interval_back() -> None:
+    sys.setswitchinterval(0.004)
+    thread = LoopThread("closed")
+    switching.begin()
+    thread.close()
+    switching.end(thread.later)
+    assert sys.getswitchinterval() == pytest.approx(0.004)
 
 
 FORKED = """

@@ -68,3 +68,15 @@ def test_an_ended_exchange_is_reported_no_more() -> None:
         assert [held for _, held in clock.posted] == [8]
 
     run_virtually(chunks())
+
+
+def test_no_report_comes_once_all_chunks_are_dealt() -> None:
+    async def chunks() -> None:
+        clock = Clock(window=64, round_trip_s=0.0)
+        clock.hold(8)
+        clock.hold(8)
+        clock.exchange.all_dealt = True
+        await asyncio.sleep(1.0)
+        assert [held for _, held in clock.posted] == [8]
+
+    run_virtually(chunks())

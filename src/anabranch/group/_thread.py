@@ -104,12 +104,14 @@ class LoopThread:
             raise
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call a function in the loop after some seconds, unless the loop is closed before."""
+        """Call a function in the loop after some seconds; at once if the loop is closed."""
         if self.is_current:
             self._loop.call_later(seconds, call)
             return
-        with suppress(RuntimeError):  # the loop is closed
+        try:
             self._loop.call_soon_threadsafe(self._loop.call_later, seconds, call)
+        except RuntimeError:  # the loop is closed
+            call()
 
     def close(self) -> None:
         """End the loop and its thread, and all that still runs there."""

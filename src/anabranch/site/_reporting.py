@@ -75,5 +75,7 @@ class Reports:
 
     def _report(self, exchange: Exchange) -> None:
         self.stop()
+        if exchange.all_dealt:  # meanwhile
+            return
         self._told, self._told_s = exchange.spread.held, self._loop.time()
         self._post(Progress(exchange.number, tuple(exchange.spread.held_by_tree)))

@@ -35,11 +35,9 @@ from anabranch.net.messages import (
     Signature,
     encode,
 )
-from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.site._call import Call, void
 from anabranch.site._exchanging import Exchanging
-from anabranch.site._sharing import Line
 
 KEPT_PLANS = 16
 """How many plans a site keeps of a channel: those of the highest versions. Each order of size of
@@ -48,8 +46,6 @@ LEASED_SHARE = 0.25
 """Of the bytes that may be under way, the share of exchanges that began under a lease. The
 scheduler grants the others the rest."""
 _LEAST_DELAY_S, _MOST_DELAY_S = 0.002, 0.010
-_SMALL_CALL_S = 0.0003  # what a small call costs a site, of a core
-_LEAST_ALONE = 2
 _LEAST_BETWEEN_REPORTS_S = 0.010
 _CALLS, _LEAST_CALLS = 32, 3  # whose mean interval is told
 _REMEMBERED = 1024  # ended exchanges of a channel
@@ -85,19 +81,6 @@ def between_reports_s(round_trip_s: float) -> float:
     return max(_LEAST_BETWEEN_REPORTS_S, round_trip_s / 4)
 
 
-def most_alone(overlay: Overlay) -> int:
-    """Return how many small exchanges may be under way before further calls share one.
-
-    A site makes about so many in the time of an exchange and a grant, and two more.
-
-    Args:
-        overlay: the links and their latencies. An exchange is taken to cross two links each way,
-            and a grant as many.
-    """
-    latency_s = max((link.latency_s for link in overlay.links), default=0.0)
-    return _LEAST_ALONE + round(8 * latency_s / _SMALL_CALL_S)
-
-
 @dataclass(slots=True)
 class RequestedExchange:
     """A requested exchange."""
@@ -109,7 +92,6 @@ class RequestedExchange:
     granted: asyncio.Future[tuple[Grant, Plan]]
     attempt: int = 0  # how often it was asked for ahead before, and withdrawn
     unfit: str = ""  # why this site's contribution is not usable, so that it fails
-    in_line: tuple[int, ...] = ()  # the elements of the calls that may share it
 
 
 @dataclass(slots=True)
@@ -177,7 +159,6 @@ class Channel:
     failed: dict[int, str] = field(default_factory=dict)  # reasons, before their call here
     calls: dict[int, Call] = field(default_factory=dict)
     times: CallTimes = field(default_factory=CallTimes)
-    line: Line = field(default_factory=Line)
     leased_number: int = 0  # of the latest exchange that began under a lease
     leases: list[tuple[Lease, dict[int, Plan]]] = field(default_factory=list)  # with their plans
     # Of exchanges that have not begun here: the generation, and the repair.
@@ -334,10 +315,7 @@ class Channel:
             if grant is not None:
                 followers = grant.followers
             asked_for = number, asked.signature, asked.place
-            in_line = asked.in_line if grant is None else ()
-            exchanges.append(
-                OpenExchange(*asked_for, *granted, generation, running, followers, in_line)
-            )
+            exchanges.append(OpenExchange(*asked_for, *granted, generation, running, followers))
         begun = [call.snapshot() for call in self.calls.values()]
         exchanges += [each for each in begun if each is not None]
         gatherings = tuple(

@@ -16,8 +16,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -70,7 +69,6 @@ from anabranch.site._call import Call, is_worth_a_copy, void
 from anabranch.site._exchanging import Exchanging
 from anabranch.site._following import FollowedCall, Following
 from anabranch.site._reporting import Reports
-from anabranch.site._sharing import SharedBuffer, SmallCall, Turn, fail, is_small
 from anabranch.site.channel import Channel, Channels, Gathering, RequestedExchange, most_delay_s
 from anabranch.site.control import Control, RoundsOver
 
@@ -107,7 +105,7 @@ class Round:
     """A finished exchange, as one site saw it.
 
     Args:
-        round: its number on the channel, from 1. Small calls made at once may share one.
+        round: its number on the channel, from 1.
         version: the version of its plan.
         seconds: from the request to the result.
         tree: the tree of the chunk that was finished last here; None where there was none.
@@ -120,7 +118,7 @@ class Round:
         was_kept: whether this site followed when the others made this call: it has contributed
             nothing, and kept the result until its program made the call.
         is_last: whether this was the channel's last exchange.
-        is_told: whether the scheduler hears of its end without a further message.
+        is_told: whether the scheduler has been told of its end.
         settlement: of a result that was returned before it was settled: the round once every member
             holds the result, which names the members. None for a result that is settled.
     """
@@ -202,11 +200,9 @@ class Collectives:
         self._following: Following | None = None  # since this site was admitted
         self._leased: dict[int, int] = {}  # bytes of exchanges under way without a grant
         self._most_leased_bytes = 0.0
-        self._most_alone = 0
         self._gets_state = False  # whether a hand-over of the state has begun
         self._made: set[asyncio.Task[Any]] = set()  # calls made in the program's place
         self._unsettled: set[asyncio.Task[Round]] = set()  # of calls that have returned
-        self._for_line: set[asyncio.Task[None]] = set()  # serves calls in line
         self.is_new = False
         self.admissions = 0
 
@@ -222,7 +218,6 @@ class Collectives:
         retries: bool,
         most_kept_bytes: float = math.inf,
         most_leased_bytes: float = math.inf,
-        most_alone: int = 0,
     ) -> None:
         """Enable calls.
 
@@ -232,11 +227,8 @@ class Collectives:
             most_kept_bytes: the most bytes of results to keep while this site follows; two may
                 always be kept.
             most_leased_bytes: the most bytes of exchanges under way that began under a lease.
-            most_alone: how many small exchanges may be under way before further calls share one. 0:
-                calls never share.
         """
         self._exchanging = exchanging
-        self._most_alone = most_alone
         self._retries = retries
         self._most_kept_bytes = most_kept_bytes
         self._most_leased_bytes = most_leased_bytes
@@ -301,130 +293,20 @@ class Collectives:
                 done, result = await asyncio.shield(kept.ended)
                 buffer.write(0, result)
                 return replace(done, was_kept=True)
-        is_plain = returns_early and model is None and not (unfit or more or calls)
-        if is_plain and is_small(terms) and self._following is None:
-            line = self._channels[channel].line
-            if line.is_served or line.is_full(self._most_alone):
-                small = SmallCall(terms, weight, buffer)
-                self._put_in_line(channel, small)
-                return await small.ended
-        async with self._in_turn(channel):
-            if model is not None and not self.is_over(channel) and not self._scheduler.is_over:
-                # Before the request, so that the comparison is complete with the last request.
-                number = self._channels[channel].number + 1
-                self._scheduler.post(ModelDigest(channel, number, model))
-            # Members' models are compared, and unusable values refused, before it begins.
-            leases = model is None and not unfit
-            # A call that returns early waits for no answer, if it begins under a lease.
-            is_urgent = calls or not (returns_early and self._is_worth_a_copy(terms))
-            number = self._ask_for_next(
-                channel, terms, calls=calls, leases=leases, is_urgent=is_urgent
-            )
-            if unfit:
-                self._refuse(channel, number, unfit)
-            self._gets_state |= self._site in terms.receivers
-            self._make_called()  # calls of the others that come after this one
+        if model is not None and not self.is_over(channel) and not self._scheduler.is_over:
+            # Before the request, so that the comparison is complete with the last request.
+            number = self._channels[channel].number + 1
+            self._scheduler.post(ModelDigest(channel, number, model))
+        # Members' models are compared, and unusable values refused, before an exchange begins.
+        leases = model is None and not unfit
+        # A call that returns early waits for no answer, if it begins under a lease.
+        is_urgent = calls or not (returns_early and self._is_worth_a_copy(terms))
+        number = self._ask_for_next(channel, terms, calls=calls, leases=leases, is_urgent=is_urgent)
+        if unfit:
+            self._refuse(channel, number, unfit)
+        self._gets_state |= self._site in terms.receivers
+        self._make_called()  # calls of the others that come after this one
         return await self._take_part(channel, number, buffer, terms, weight, more, returns_early)
-
-    # --- small calls that share exchanges
-
-    @asynccontextmanager
-    async def _in_turn(self, channel: int) -> AsyncIterator[None]:
-        """Make a request after those of the calls in line, and before those of later calls."""
-        if not self._channels[channel].line.is_served:
-            yield
-            return
-        turn = Turn()
-        self._put_in_line(channel, turn)
-        try:
-            await turn.ended
-            yield
-        finally:
-            turn.has_asked.set()
-
-    def _put_in_line(self, channel: int, call: SmallCall | Turn) -> None:
-        line = self._channels[channel].line
-        line.calls.append(call)
-        if not line.is_served:
-            line.is_served = True
-            self._run_for_line(self._serve(channel))
-
-    def _run_for_line(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run some work for calls in line, until it ends or this site's part does."""
-        task = self._loop.create_task(work)
-        self._for_line.add(task)
-        task.add_done_callback(self._for_line.discard)
-
-    async def _serve(self, channel: int) -> None:
-        """Make the calls in line, in order, until there are none."""
-        line = self._channels[channel].line
-        try:
-            while line.calls:
-                first = line.calls[0]
-                if isinstance(first, Turn):
-                    line.calls.popleft()
-                    if not first.ended.done():  # else its caller has given up
-                        first.ended.set_result(None)
-                        await first.has_asked.wait()
-                else:
-                    await line.until_fewer(self._most_alone)
-                    number, calls = await self._ask_for_line(channel, line.sharable(first))
-                    with ExitStack() as counted:
-                        counted.enter_context(line.under_way())
-                        self._run_for_line(self._share(channel, number, calls, counted.pop_all()))
-        except BaseException as error:
-            for each in line.calls:
-                fail(each, error)
-            line.calls.clear()
-            raise
-        finally:
-            line.is_served = False
-
-    async def _ask_for_line(
-        self, channel: int, calls: list[SmallCall]
-    ) -> tuple[int, list[SmallCall]]:
-        """Ask for an exchange; return its number, and the calls that share it, out of line.
-
-        They leave the line only now: before the grant this site does not know how many share it. If
-        none is granted, the first call fails, and the others are asked for again, by the next
-        number.
-        """
-        state, terms = self._channels[channel], calls[0].terms
-        in_line = tuple(each.terms.elements for each in calls) if len(calls) > 1 else ()
-        number = self._ask_for_next(
-            channel, terms, leases=not in_line, is_urgent=bool(in_line), in_line=in_line
-        )
-        self._make_called()
-        sharing = 1
-        if in_line and number not in state.failed:  # else no grant comes
-            granted = state.waiting[number].granted
-            await asyncio.wait({granted})
-            if not granted.cancelled() and granted.exception() is None:
-                sharing = granted.result()[0].sharing
-        state.line.asked(len(calls), sharing)
-        for _ in range(sharing):
-            state.line.calls.popleft()
-        return number, calls[:sharing]
-
-    async def _share(
-        self, channel: int, number: int, calls: list[SmallCall], counted: ExitStack
-    ) -> None:
-        """Run one exchange for some calls, and return to each its part of the round."""
-        buffer, first = SharedBuffer([each.buffer for each in calls]), calls[0]
-        terms = replace(first.terms, elements=buffer.elements)
-        try:
-            with counted:
-                done = await self._until_here(
-                    channel, number, buffer, terms, first.weight, more=False, returns_early=True
-                )
-        except BaseException as error:
-            for each in calls:
-                fail(each, error)
-            if not isinstance(error, Exception):
-                raise
-            return
-        for place, each in enumerate(calls):
-            each.end(part_of(done, buffer.starts[place], buffer.starts[place + 1], place > 0))
 
     async def settled(self) -> None:
         """Wait until all results that have been returned are settled, or the run has ended."""
@@ -505,7 +387,6 @@ class Collectives:
         calls: bool = False,
         leases: bool = False,
         is_urgent: bool = True,
-        in_line: tuple[int, ...] = (),
     ) -> int:
         """Request the next exchange, and return its number.
 
@@ -516,15 +397,12 @@ class Collectives:
             follows: whether the call is made in the program's place.
             leases: whether it may begin under a lease, without a grant.
             is_urgent: whether the request leaves at once even if it begins under a lease.
-            in_line: the elements of the calls in line that may share it; empty for none.
         """
         state, signature = self._channels[channel], signature_of(terms)
         leased = self._under_lease(state, terms) if leases and state.over is None else None
-        is_other = state.ahead is not None and (in_line or state.ahead.signature != signature)
-        if state.over or leased or is_other:
+        if state.over or leased or (state.ahead and state.ahead.signature != signature):
             state.take_back()  # the scheduler grants no leased exchange ahead
         asked = state.ahead or self._asked_for(state, signature, follows)
-        asked.in_line = in_line
         state.number += 1
         state.times.called(self._loop.time())
         state.ahead, state.attempt = None, 0
@@ -539,7 +417,7 @@ class Collectives:
         else:  # only a call that is sent to the scheduler takes requests ahead back
             self._take_back_all_but(state)
             asks = channel, state.number, signature, calls, asked.attempt
-            request = ExchangeRequest(*asks, is_leased=leased is not None, in_line=in_line)
+            request = ExchangeRequest(*asks, is_leased=leased is not None)
             if leased is None or is_urgent:
                 self._scheduler.post(request)
             else:
@@ -581,23 +459,6 @@ class Collectives:
         returns_early: bool = False,
     ) -> Round:
         """Run a requested exchange to its end, or until its result is here."""
-        part = self._until_here(channel, number, buffer, terms, weight, more, returns_early)
-        if not is_small(terms):
-            return await part
-        with self._channels[channel].line.under_way():
-            return await part
-
-    async def _until_here(
-        self,
-        channel: int,
-        number: int,
-        buffer: Buffer,
-        terms: Terms,
-        weight: float,
-        more: bool,
-        returns_early: bool,
-    ) -> Round:
-        """Take part, as ``_take_part`` does; the caller counts small exchanges."""
         assert self._exchanging is not None, "start() comes first"
         began_s = self._loop.time()
         state = self._channels[channel]
@@ -770,11 +631,10 @@ class Collectives:
                 raise ExchangeError(OTHER_CALL)
             self._following.goes_ahead()
             self._tell_step()
-        async with self._in_turn(channel):
-            state = self._channels[channel]
-            state.gathered += 1
-            answered = self._gather(channel, state.gathered, value, admits=False, what=what)
-            self._make_called()
+        state = self._channels[channel]
+        state.gathered += 1
+        answered = self._gather(channel, state.gathered, value, admits=False, what=what)
+        self._make_called()
         found: Gathered = await answered
         return found
 
@@ -875,8 +735,8 @@ class Collectives:
         self._take_back_all_but()
 
     def close(self) -> None:
-        """Cancel the calls in the program's place, in line, and those that are not settled."""
-        for each in (*self._made, *self._unsettled, *self._for_line):
+        """Cancel the calls in the program's place, and those that are not settled."""
+        for each in (*self._made, *self._unsettled):
             each.cancel()
 
     # --- to the scheduler
@@ -1032,13 +892,7 @@ class Collectives:
         plan = self._channels.plan_of(grant.channel, grant.version, grant.plan_json)
         if asked is None:
             return
-        if not 1 <= grant.sharing <= max(1, len(asked.in_line)):
-            raise OutOfPlaceMessage(f"exchange {grant.number} is granted to {grant.sharing} calls")
-        if asked.in_line:
-            elements = sum(asked.in_line[: grant.sharing])
-            asked.signature = structs.replace(asked.signature, elements=elements)
-        else:  # a grant for calls in line has waited for all members
-            self._round_trips_s.append(self._loop.time() - asked.at_s)
+        self._round_trips_s.append(self._loop.time() - asked.at_s)
         if not asked.unfit:  # else `ExchangeFailed` follows
             asked.granted.set_result((grant, plan))
 
@@ -1068,52 +922,6 @@ class Collectives:
             self._subgroups.clear()  # earlier ones have other members
         if not future.done():
             future.set_result(message)
-
-
-def part_of(done: Round, start: int, stop: int, is_told: bool) -> Round:
-    """Return the round of one of the calls that shared an exchange.
-
-    Args:
-        done: of the exchange.
-        start, stop: the call's elements of the exchange's.
-        is_told: whether another of these calls tells the scheduler.
-    """
-    contributions = tuple(
-        Contribution(max(each.start, start) - start, min(each.stop, stop) - start, each.sites)
-        for each in done.contributions
-        if each.start < stop and each.stop > start
-    )
-    settlement = done.settlement
-    if settlement is not None:
-        settlement = _mapped(settlement, lambda settled: part_of(settled, start, stop, True))
-    return replace(
-        done,
-        size_bytes=_ELEMENT_BYTES * (stop - start),
-        contributions=contributions,
-        is_told=done.is_told or is_told,
-        settlement=settlement,
-    )
-
-
-def _mapped(
-    settling: asyncio.Future[Round], part: Callable[[Round], Round]
-) -> asyncio.Future[Round]:
-    """Return a future of a part of another one's round."""
-    mapped: asyncio.Future[Round] = settling.get_loop().create_future()
-
-    def pass_on(settled: asyncio.Future[Round]) -> None:
-        if mapped.done():
-            return
-        if settled.cancelled():
-            mapped.cancel()
-        elif (error := settled.exception()) is not None:
-            mapped.set_exception(error)
-            mapped.exception()  # it may never be waited for
-        else:
-            mapped.set_result(part(settled.result()))
-
-    settling.add_done_callback(pass_on)
-    return mapped
 
 
 def _round(

@@ -9,7 +9,6 @@ from anabranch.net.errors import OutOfPlaceMessage, OversizedMessage
 from anabranch.net.messages import (
     MOST_GATHERED_BYTES,
     MOST_NAME_CHARACTERS,
-    MOST_SHARING,
     NO_MESSAGE,
     Admitted,
     ExchangeFailed,
@@ -57,25 +56,6 @@ class Checks:
         ):
             raise OutOfPlaceMessage(
                 f"{self.name(site)} asks to exchange {signature}, which is impossible"
-            )
-
-    def line(self, site: int, signature: Signature, in_line: tuple[int, ...]) -> None:
-        """Check the sizes of calls that may share an exchange.
-
-        Raises:
-            OutOfPlaceMessage: a size is impossible, there are too many, the first one is not that
-                of the exchange, or it is none that all members contribute to.
-        """
-        if in_line and (
-            len(in_line) > MOST_SHARING
-            or min(in_line) < 1
-            or in_line[0] != signature.elements
-            or signature.source is not None
-            or signature.receivers
-            or signature.tensors
-        ):
-            raise OutOfPlaceMessage(
-                f"{self.name(site)} asks to share {signature} among {in_line}, which is impossible"
             )
 
     def _may_be_transfer(self, signature: Signature) -> bool:
@@ -137,7 +117,6 @@ class Checks:
             counts: tuple[int, ...] = channel.asked, channel.gathered, channel.version
             for exchange in channel.exchanges:
                 self.exchange(site, exchange.signature)
-                self.line(site, exchange.signature, exchange.in_line)
                 numbers = exchange.number, exchange.place, exchange.chunk_elements
                 counts = *counts, *numbers, exchange.generation, exchange.exchange
                 counts = *counts, *exchange.followers

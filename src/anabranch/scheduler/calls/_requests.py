@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from itertools import accumulate
-
-from msgspec.structs import replace
 
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import Signature
@@ -23,7 +20,6 @@ class Request:
         signature: the terms of the exchange.
         attempt: the number of the site's earlier requests for it that it withdrew.
         is_leased: whether the site has begun it, under a lease.
-        in_line: the elements of this call, and of those in line behind it; empty if it shares none.
     """
 
     site: int
@@ -31,30 +27,6 @@ class Request:
     signature: Signature
     attempt: int = 0
     is_leased: bool = False
-    in_line: tuple[int, ...] = ()
-
-    def sharing(self, signature: Signature) -> int:
-        """Return how many of its calls share an exchange of these terms; 0 if they do not fit."""
-        if signature == self.signature:
-            return 1
-        if replace(signature, elements=self.signature.elements) != self.signature:
-            return 0
-        sums = [*accumulate(self.in_line)]
-        return sums.index(signature.elements) + 1 if signature.elements in sums else 0
-
-
-def shared_terms(requests: Sequence[Request]) -> Signature:
-    """Return the terms of the exchange for the calls that lead every member's line.
-
-    The first calls are equal.
-    """
-    first = requests[0].signature
-    elements = 0
-    for sizes in zip(*(each.in_line for each in requests), strict=False):
-        if len({*sizes}) > 1:
-            break
-        elements += sizes[0]
-    return replace(first, elements=elements or first.elements)
 
 
 class Requests:
