@@ -317,6 +317,18 @@ def _follow(what: str) -> None:
     store.wait([what])
 
 
+def _first_error(call: Callable[[], Any]) -> str:
+    """Return what a call that is made again and again is told first.
+
+    A call returns once its result is here, which may be before another rank's failure is heard of.
+    """
+    for _ in range(3):
+        said = _told(call)
+        if said != "2.0":
+            break
+    return said
+
+
 def _goes_wrong() -> dict[str, str]:
     """Return what this rank, of two, is told of what goes wrong; each time in a group anew."""
     rank = dist.get_rank()
@@ -327,7 +339,7 @@ def _goes_wrong() -> dict[str, str]:
     if rank == 0:
         said["late in a subgroup"] = _told(lambda: _sum(1.0, group=part))
     _follow("late in a subgroup")
-    said["later in a subgroup"] = _told(lambda: _sum(1.0, group=part))
+    said["later in a subgroup"] = _first_error(lambda: _sum(1.0, group=part))
     said["in the whole"] = _told(lambda: _sum(1.0))
     dist.destroy_process_group()
     _begins_anew()
@@ -341,7 +353,7 @@ def _goes_wrong() -> dict[str, str]:
     if rank == 0:
         said["late"] = _told(lambda: _sum(1.0))
     _follow("late")
-    said["later"] = _told(lambda: _sum(1.0))
+    said["later"] = _first_error(lambda: _sum(1.0))
     said["by gloo"] = _told(lambda: _sum(1.0, torch.int64))
     dist.destroy_process_group()
     assert not dist.is_initialized()
