@@ -32,7 +32,7 @@ if _TYPE_CHECKING:
     )
     from anabranch.net.errors import LinkError, NetError, RunAborted
     from anabranch.period import Moved
-    from anabranch.site.collectives import ExchangeError, RunEnded
+    from anabranch.site.round import ExchangeError, RunEnded
     from anabranch.train.averaging import Outer
 else:
     __getattr__, __dir__ = _lazy(
@@ -54,7 +54,7 @@ else:
             "train.averaging": ["Outer"],
             "net.errors": ["LinkError", "NetError", "RunAborted"],
             "period": ["Moved"],
-            "site.collectives": ["ExchangeError", "RunEnded"],
+            "site.round": ["ExchangeError", "RunEnded"],
         },
     )
 

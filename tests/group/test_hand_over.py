@@ -15,7 +15,7 @@ from anabranch.group import hand_over as module
 from anabranch.group.hand_over import Offer, hand_over
 from anabranch.net.messages import Admitted
 from anabranch.site.agent import SiteAgent
-from anabranch.site.collectives import ExchangeError
+from anabranch.site.round import ExchangeError
 
 
 def test_a_holder_whose_sending_fails_hears_of_no_error() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anabranch.group._incomplete import Incomplete
 from anabranch.net.messages import Contribution
-from anabranch.site.collectives import Round
+from anabranch.site.round import Round
 
 NAMES = ("paris", "austin", "tokyo")
 

@@ -20,8 +20,8 @@ from anabranch.group import Service
 from anabranch.group.async_group import AsyncGroup
 from anabranch.net.messages import Model
 from anabranch.scheduler.stop_rules import StopRules
-from anabranch.site.collectives import ExchangeError
 from anabranch.site.control import RoundsOver
+from anabranch.site.round import ExchangeError
 
 from ..every import every
 from .virtual import CONTROL_S, alike, complete, run

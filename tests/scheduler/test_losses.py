@@ -14,7 +14,7 @@ from anabranch.net.errors import RunAborted
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan, Star
 from anabranch.scheduler.losses import Losses, Repairs
-from anabranch.site.collectives import ExchangeError, Round
+from anabranch.site.round import ExchangeError, Round
 from anabranch_lab.sim.loop import run_virtually
 from anabranch_lab.sim.network import SimulatedNetwork
 from tests.every import every

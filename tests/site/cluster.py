@@ -31,9 +31,9 @@ from anabranch.scheduler.pacing import PaceBook
 from anabranch.scheduler.served_pace import LastTo
 from anabranch.scheduler.server import Scheduler
 from anabranch.site.agent import SiteAgent, Transport
-from anabranch.site.collectives import Round
 from anabranch.site.meter import Meter
 from anabranch.site.neighbourhood import LIMITS
+from anabranch.site.round import Round
 from anabranch.site.serving import ServedModel
 from anabranch_lab.sim.loop import VirtualLoop
 from anabranch_lab.sim.network import SimulatedNetwork

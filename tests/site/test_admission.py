@@ -20,7 +20,7 @@ from anabranch.plan import Auxiliary, Packed, Plan
 from anabranch.scheduler.awareness import Passive
 from anabranch.scheduler.losses import Repairs
 from anabranch.site.agent import SiteAgent
-from anabranch.site.collectives import ExchangeError
+from anabranch.site.round import ExchangeError
 from anabranch_lab.sim.loop import run_virtually
 from anabranch_lab.sim.network import SimulatedNetwork
 from tests.every import every

@@ -14,7 +14,7 @@ from anabranch.log import events
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import Overlay, internet2_9
 from anabranch.plan import Plan, fapt, restrict, star
-from anabranch.site.collectives import ExchangeError
+from anabranch.site.round import ExchangeError
 from anabranch_lab.sim.loop import run_virtually
 
 from ..every import every

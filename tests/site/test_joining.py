@@ -18,7 +18,7 @@ from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan
 from anabranch.scheduler.losses import Repairs
 from anabranch.site.agent import SiteAgent
-from anabranch.site.collectives import ExchangeError, Round
+from anabranch.site.round import ExchangeError, Round
 from anabranch_lab.sim.loop import run_virtually
 from anabranch_lab.sim.network import SimulatedNetwork
 from tests.site.cluster import Cluster, Floats, simulated

@@ -13,7 +13,7 @@ from anabranch.net.messages import ExchangeFailed
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.scheduler.losses import Repairs
 from anabranch.site.agent import SiteAgent
-from anabranch.site.collectives import ExchangeError, Round
+from anabranch.site.round import ExchangeError, Round
 from anabranch_lab.sim.network import SimulatedNetwork
 from tests.site.cluster import Cluster, Floats, simulated
 from tests.site.test_repairs import powers, virtually

@@ -27,7 +27,7 @@ from anabranch.plan import Auxiliary, Packed, Plan, with_auxiliary
 from anabranch.scheduler.losses import Repairs
 from anabranch.site._call import Call
 from anabranch.site.agent import SiteAgent
-from anabranch.site.collectives import ExchangeError, Round
+from anabranch.site.round import ExchangeError, Round
 from anabranch_lab.sim.loop import run_virtually
 from anabranch_lab.sim.network import SimulatedNetwork
 from tests.site.cluster import Cluster, Floats, all_reduce, simulated

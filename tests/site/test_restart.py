@@ -24,7 +24,7 @@ from anabranch.scheduler.losses import Repairs
 from anabranch.scheduler.memory import encode, read
 from anabranch.scheduler.server import Scheduler
 from anabranch.site.agent import SiteAgent
-from anabranch.site.collectives import ExchangeError, Round
+from anabranch.site.round import ExchangeError, Round
 from anabranch_lab.sim.loop import run_virtually
 from anabranch_lab.sim.network import SimulatedNetwork
 from tests.every import every

@@ -22,7 +22,7 @@ from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan
 from anabranch.scheduler.losses import Repairs
 from anabranch.site.agent import SiteAgent
-from anabranch.site.collectives import Round
+from anabranch.site.round import Round
 from anabranch_lab.sim.network import SimulatedNetwork
 from tests.site.cluster import Cluster, Floats, simulated
 from tests.site.test_repairs import powers, virtually

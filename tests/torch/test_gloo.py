@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from anabranch.net.errors import RunAborted
-from anabranch.site.collectives import ExchangeError
+from anabranch.site.round import ExchangeError
 from anabranch.torch import _gloo
 from anabranch.torch._gloo import Gloo, options_of
 from anabranch.torch._gloo_calls import COLLECTIVES, Call

@@ -23,7 +23,7 @@ from anabranch.exchange.terms import Wire
 from anabranch.group._buffers import Buffers
 from anabranch.group.tensors import Tensors
 from anabranch.period import AnyPeriod, Every
-from anabranch.site.collectives import ExchangeError, RunEnded
+from anabranch.site.round import ExchangeError, RunEnded
 from anabranch.train.averaging import Average, Floats, Outer
 from anabranch.train.local_steps import LocalSteps, check
 from anabranch.train.trailer import Agreement, read_trailer, write_trailer

@@ -49,7 +49,7 @@ from anabranch.group.tensors import WIRES, Tensors, buffers_of, find_not_finite,
 from anabranch.group.words import Moved
 from anabranch.period import AnyPeriod
 from anabranch.site.agent import Gossips
-from anabranch.site.collectives import Round
+from anabranch.site.round import Round
 from anabranch.train.averaging import Average
 from anabranch.train.local_steps import LocalSteps
 

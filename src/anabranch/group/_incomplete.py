@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from anabranch.site.collectives import Round
+from anabranch.site.round import Round
 
 
 class Incomplete:

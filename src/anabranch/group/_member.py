@@ -28,9 +28,9 @@ from anabranch.net.errors import PeerError, RunAborted
 from anabranch.net.tcp import BY_ROUND_TRIP, LANE_SILENCE_S, Networks
 from anabranch.net.tls import Credentials
 from anabranch.site.agent import Gossips
-from anabranch.site.collectives import RunEnded
 from anabranch.site.control import RoundsOver
 from anabranch.site.neighbourhood import LIMITS as DATA_LIMITS
+from anabranch.site.round import RunEnded
 from anabranch.site.serving import ServedModel
 
 if TYPE_CHECKING:

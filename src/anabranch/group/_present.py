@@ -15,7 +15,7 @@ from threading import Lock
 
 from anabranch.group._thread import LoopThread
 from anabranch.net.errors import NetError
-from anabranch.site.collectives import ExchangeError, Round
+from anabranch.site.round import ExchangeError, Round
 
 
 class Present:

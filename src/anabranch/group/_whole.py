@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 
-from anabranch.site.collectives import ExchangeError
+from anabranch.site.round import ExchangeError
 
 
 class Whole:

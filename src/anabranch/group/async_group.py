@@ -59,9 +59,9 @@ from anabranch.net.errors import PeerError, RunAborted
 from anabranch.net.messages import Admitted, Model, Proceed, Welcome
 from anabranch.net.network import Address, ControlNetwork, Network
 from anabranch.site.agent import Gossips, SiteAgent, Transport, overlay_of
-from anabranch.site.collectives import Round
 from anabranch.site.control import RoundsOver
 from anabranch.site.meter import Meter
+from anabranch.site.round import Round
 from anabranch.site.serving import ServedModel
 
 T = TypeVar("T")
@@ -134,7 +134,7 @@ class Callbacks:
 
 
 class Exchanging(TypedDict, total=False):
-    """Options of an exchange; see :meth:`anabranch.site.collectives.Collectives.exchange`."""
+    """Options of an exchange; see :meth:`anabranch.site._collectives.Collectives.exchange`."""
 
     more: bool
     channel: int

@@ -93,7 +93,7 @@ from anabranch.net.messages import (
     Model,
 )
 from anabranch.net.tls import Credentials, identity_of
-from anabranch.site.collectives import Round, RunEnded
+from anabranch.site.round import Round, RunEnded
 
 if TYPE_CHECKING:
     from anabranch.group._average import ModelAverage

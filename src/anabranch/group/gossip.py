@@ -23,7 +23,7 @@ from anabranch.exchange.letters import Letters
 from anabranch.exchange.terms import Wire
 from anabranch.period import Gossip
 from anabranch.site.agent import Gossips, SiteAgent
-from anabranch.site.collectives import Round
+from anabranch.site.round import Round
 from anabranch.train.averaging import bounds
 from anabranch.train.local_steps import LocalSteps
 

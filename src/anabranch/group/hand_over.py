@@ -27,7 +27,7 @@ from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.group.tensors import Tensors
 from anabranch.net.messages import Admitted
 from anabranch.site.agent import SiteAgent
-from anabranch.site.collectives import ExchangeError
+from anabranch.site.round import ExchangeError
 from anabranch.train.handed_state import (
     Packed,
     StateDescription,

@@ -6,7 +6,7 @@ A site's life::
                         (index, plan)       (parts exist)                     `--fail, close--^
 
 Messages from the scheduler go to one part: the data plane, the site's calls
-(:mod:`anabranch.site.collectives`), a served model (:mod:`anabranch.site.serving`), gossip
+(:mod:`anabranch.site._collectives`), a served model (:mod:`anabranch.site.serving`), gossip
 (:mod:`anabranch.site._gossiping`), or the instruments (:mod:`anabranch.site._instruments`). Some
 may arrive between ``join`` and ``start``, when the parts do not exist yet. The agent keeps those,
 and hands them over in ``start``; otherwise this site would miss a neighbour's return, say.
@@ -70,14 +70,15 @@ from anabranch.net.messages import (
 from anabranch.net.network import Address, Connection, ControlNetwork, Listener, Network, Receiver
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
+from anabranch.site._collectives import Collectives
 from anabranch.site._dataplane import DataPlane
 from anabranch.site._exchanging import Exchanging
 from anabranch.site._instruments import Instruments
 from anabranch.site.channel import LEASED_SHARE
-from anabranch.site.collectives import Collectives, Round
 from anabranch.site.control import Control, RoundsOver
 from anabranch.site.meter import Meter
 from anabranch.site.neighbourhood import DataPlaneConfig
+from anabranch.site.round import Round
 from anabranch.site.serving import ServedModel, Serving
 
 if TYPE_CHECKING:
@@ -381,7 +382,7 @@ class SiteAgent:
         model: Model | None = None,
         returns_early: bool = False,
     ) -> Round:
-        """See :meth:`anabranch.site.collectives.Collectives.exchange`."""
+        """See :meth:`anabranch.site._collectives.Collectives.exchange`."""
         done = await self._collectives.exchange(
             buffer, terms, weight, more, channel, calls, unfit, model, returns_early
         )
@@ -390,23 +391,23 @@ class SiteAgent:
         return done
 
     def ask_ahead(self, terms: Terms, channel: int = 0) -> None:
-        """See :meth:`anabranch.site.collectives.Collectives.ask_ahead`."""
+        """See :meth:`anabranch.site._collectives.Collectives.ask_ahead`."""
         self._collectives.ask_ahead(terms, channel)
 
     def is_awaited(self, channel: int = 0) -> bool:
-        """See :meth:`anabranch.site.collectives.Collectives.is_awaited`."""
+        """See :meth:`anabranch.site._collectives.Collectives.is_awaited`."""
         return self._collectives.is_awaited(channel)
 
     async def subgroup(self, members: tuple[int, ...], name: str = "") -> int:
-        """See :meth:`anabranch.site.collectives.Collectives.subgroup`."""
+        """See :meth:`anabranch.site._collectives.Collectives.subgroup`."""
         return await self._collectives.subgroup(members, name)
 
     async def gather(self, value: bytes, channel: int = 0, what: str = "") -> Gathered:
-        """See :meth:`anabranch.site.collectives.Collectives.gather`."""
+        """See :meth:`anabranch.site._collectives.Collectives.gather`."""
         return await self._collectives.gather(value, channel, what)
 
     async def admit(self) -> Admitted:
-        """See :meth:`anabranch.site.collectives.Collectives.admit`.
+        """See :meth:`anabranch.site._collectives.Collectives.admit`.
 
         Raises:
             EndedWithout: this site is new, and the run ended before it was admitted.
@@ -556,7 +557,7 @@ class SiteAgent:
     # --- to the scheduler
 
     def flush(self) -> None:
-        """See :meth:`anabranch.site.collectives.Collectives.flush`."""
+        """See :meth:`anabranch.site._collectives.Collectives.flush`."""
         self._collectives.flush()
 
     async def round_ended(self, done: Round, checksum: int | None) -> None:

@@ -59,7 +59,7 @@ import torch
 from anabranch.group import Group
 from anabranch.group.writing import overwrite
 from anabranch.net.errors import RunAborted
-from anabranch.site.collectives import ExchangeError, RunEnded
+from anabranch.site.round import ExchangeError, RunEnded
 
 _SHARED = Path("/dev/shm")
 _DTYPES = {str(each): each for each in (torch.float32, torch.float16, torch.bfloat16)}

@@ -35,8 +35,8 @@ from anabranch.net.network import Address, ControlNetwork, Network
 from anabranch.net.tcp import STRANDS_INSTEAD, may_set_congestion_control
 from anabranch.overlay import Overlay
 from anabranch.site.agent import SiteAgent
-from anabranch.site.collectives import ExchangeError, Round
 from anabranch.site.control import RoundsOver
+from anabranch.site.round import ExchangeError, Round
 from anabranch.train.work import State, averaged_elements, check_finite
 from anabranch_lab.run._attendance import Absence, Attendance
 from anabranch_lab.run._evaluator import evaluator_of

@@ -40,8 +40,8 @@ from anabranch.scheduler.deal import ByShare
 from anabranch.scheduler.losses import or_packed
 from anabranch.scheduler.run import Abandoned
 from anabranch.scheduler.server import Scheduler
-from anabranch.site.collectives import Round
 from anabranch.site.control import RoundsOver
+from anabranch.site.round import Round
 from anabranch_lab.sim.loop import Deadlock, run_virtually
 from anabranch_lab.sim.network import Host, SimulatedNetwork
 
