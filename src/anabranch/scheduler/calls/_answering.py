@@ -166,4 +166,5 @@ class Answering:
             () if unsettled is None else tuple(sorted(unsettled.followers)),
             self._books.why_last(channel, answer.number) if self._books.tells_last else "",
             answer.attempt,
+            answer.sharing,
         )
