@@ -25,7 +25,11 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     began_s = time.monotonic()
+    told: set[int] = set()
     for found in search(options.seed, options.jobs):
+        for seed in found.violations.keys() - told:
+            told.add(seed)
+            print(f"seed {seed}: {found.violations[seed]}", flush=True)
         took_s = time.monotonic() - began_s
         if found.exchanges >= options.exchanges or took_s >= 60 * options.minutes:
             break
