@@ -97,6 +97,13 @@ def test_no_fault_breaks_a_promise_to_subgroups() -> None:
         assert explore.explore(case).violations == (), seed
 
 
+def test_a_site_that_left_and_slept_through_a_restart_hears_that_it_may_end() -> None:
+    case = make_case(100_007_062)
+    assert {"restart", "pause"} <= {fault.kind for fault in case.faults}
+    assert case.leaves_after[4] == 0, "it carries for others"
+    assert explore.explore(case).violations == ()
+
+
 def test_a_scheduler_that_stood_still_gives_up_no_site_that_has_come_back() -> None:
     for seed in (103, 10_002, 10_058):
         kinds = [fault.kind for fault in make_case(seed).faults]

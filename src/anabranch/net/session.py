@@ -40,15 +40,17 @@ class Session:
     """One side of a session.
 
     Args:
-        connection: the first connection.
+        connection: the first connection; None if it is yet to come.
 
     Attributes:
         connection: the present connection; None while disconnected.
+        has_begun: whether there has been a connection.
         heard: how many messages have been received.
     """
 
     def __init__(self, connection: Connection | None) -> None:
         self.connection = connection
+        self.has_begun = connection is not None
         self._said = 0
         self._unacknowledged: deque[Message] = deque()  # the latest messages, oldest first
         self._delayed: list[Message] = []  # the last of them, which leave with the next one
@@ -124,7 +126,7 @@ class Session:
         """
         self.acknowledged(heard)
         self._delayed.clear()
-        self.connection = connection
+        self.connection, self.has_begun = connection, True
         for message in self._unacknowledged:
             connection.post(message)
 

@@ -266,6 +266,11 @@ class Presence:
                 f"{connection.peer} says it is site {site} of this run, and does not prove it"
             )
         session = run.sessions[site]
+        if not session.has_begun:  # since the scheduler was started again: the site counts anew
+            connection.post(Restarted())
+            session.go_on(connection, 0)
+            self._watch(site, connection)
+            return site
         session.acknowledged(message.heard)
         if site in run.missing:
             run.await_no_longer(site)

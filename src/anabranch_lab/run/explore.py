@@ -854,14 +854,15 @@ def _oracle(
     others = {site for site in ended if site not in lost and not case.is_late(site)}
     if not (others <= have_ended and (" died " in outcome or "did not come back" in outcome)):
         yield from _early_end(case, lost, have_ended, outcome)
-    explained = {site for site in lost if _may_be_lost(case, site)}
+    left_early = {site for site in range(case.overlay.size) if case.leaves_early(site)}
+    # A fault may take a site that has left, and carries for others: it is not called lost.
+    explained = {site for site in lost | left_early if _may_be_lost(case, site)}
     following = {site for site in range(case.overlay.size) if case.is_late(site)}
     if not outcome and len(explained) < case.overlay.size:
         # Without the explained losses, some sites may not reach the others. A site carries no
         # traffic between others before it is admitted; nor, once another is lost, after it left.
         rest = {*plans.remainder(case.overlay, explained, case.out_of_reach).sites}
-        leave = {site for site in range(case.overlay.size) if case.leaves_early(site)}
-        no_way = following | leave if explained else following
+        no_way = following | left_early if explained else following
         if len(explained | no_way) < case.overlay.size:
             without = plans.remainder(case.overlay, explained | no_way, case.out_of_reach)
             rest &= no_way | {*without.sites}
