@@ -173,7 +173,7 @@ def test_a_single_site_knows_no_limit():
 def test_internet2_9_limit_and_shares():
     overlay = internet2_9()
     assert limit_rate_bps(overlay) == pytest.approx(109.978e6, rel=1e-6)
-    assert limit_s(overlay, 244_000_000) == pytest.approx(17.7490, abs=1e-4)
+    assert limit_s(overlay, 244_000_000) == pytest.approx(17.7490 + 4 * 0.03, abs=1e-4)
     shares = [
         share_of_limit(plan, overlay)
         for plan in (
@@ -200,7 +200,24 @@ def test_a_small_buffer_is_bound_by_latency():
     line = Overlay("line", (Site("a"), Site("b"), Site("c")), tuple(links))
     assert least_latency_s(line) == pytest.approx(0.6)  # at b; at the ends it is 0.8
     assert limit_s(line, 1) == pytest.approx(0.6)
-    assert limit_s(line, 1e9) == pytest.approx(8e9 / limit_rate_bps(line))
+    assert limit_s(line, 1e9) == pytest.approx(8e9 / limit_rate_bps(line) + 0.4)
+
+
+def test_a_buffer_crosses_the_slowest_links_and_then_reaches_the_farthest_site():
+    slow, far = Link(0, 1, 1e6, 0.1), Link(1, 2, 9e6, 0.3)
+    links = [*(slow, far), *(Link(each.target, each.source, 9e6, 0.2) for each in (slow, far))]
+    line = Overlay("line", (Site("a"), Site("b"), Site("c")), tuple(links))
+    assert limit_s(line, 1e6) == pytest.approx(8.0 + 0.4)
+    ported = Overlay("line", (Site("a"), Site("b", uplink_bps=0.5e6), Site("c")), tuple(links))
+    assert limit_s(ported, 1e6) >= 16.0 + 0.4
+    pair = Overlay("pair", (Site("a"), Site("b")), (Link(0, 1, 1e6, 0.1), Link(1, 0, 1e6, 0.1)))
+    assert limit_s(pair, 1e6) == pytest.approx(8.0 + 0.1)
+
+
+def test_internet2_9_takes_its_latency_on_top_of_its_slowest_cut():
+    overlay = internet2_9()
+    bits_s = 8 * 3.5e6 / limit_rate_bps(overlay)
+    assert limit_s(overlay, 3.5e6) == pytest.approx(bits_s + 4 * 0.03)
 
 
 def test_links_without_latency_are_links():

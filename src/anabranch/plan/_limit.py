@@ -40,6 +40,7 @@ each way needs ``|P| - 1`` arcs between the parts, and both directions together 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,6 +58,7 @@ _Ints = npt.NDArray[np.intp]
 _Row = tuple[bool, tuple[int, ...]]  # a way (True is up) and the sites of a set X, in order
 _Terms = tuple[_Ints, _Floats, float]  # of a row: columns, their values, the bound of the sum
 
+_ALL_SETS_OF = 10  # sites; more have too many sets
 _TOLERANCE = 1e-7  # relative to x; HiGHS is no more exact
 _FLOW_UNITS = 2**30  # x in scipy's integer flows: as fine as int32 allows
 
@@ -89,7 +91,8 @@ def limit_rate_bps(overlay: Overlay) -> float:
 def limit_s(overlay: Overlay, size_bytes: float, rate_bps: float | None = None) -> float:
     """Return a lower bound on the seconds of an all-reduce of ``size_bytes``.
 
-    It is the larger of two times: the buffer at the limit's rate, and a single bit.
+    It is the largest of three times: the buffer at the limit's rate, a single bit, and the buffer
+    out of a set of sites. Latencies are those of the start.
 
     Args:
         overlay, size_bytes: see above.
@@ -98,7 +101,10 @@ def limit_s(overlay: Overlay, size_bytes: float, rate_bps: float | None = None) 
     """
     if rate_bps is None:
         rate_bps = limit_rate_bps(overlay)
-    return max(8 * size_bytes / rate_bps, least_latency_s(overlay))
+    if overlay.size == 1:
+        return 0.0
+    bits = 8 * size_bytes
+    return max(bits / rate_bps, least_latency_s(overlay), _least_across_s(overlay, bits))
 
 
 def least_latency_s(overlay: Overlay) -> float:
@@ -106,11 +112,48 @@ def least_latency_s(overlay: Overlay) -> float:
 
     Some site adds the bit up, and sends the result to all sites. The bound is the least, over every
     site that could do so, of the latency from the farthest site plus the latency to the farthest.
-    Latencies are those of the start.
 
-    :func:`limit_s` takes the larger of the two bounds, not their sum: while some bits go up, the
-    links carry others down, so a round may take less than both together.
+    For a buffer, this and the time at the limit's rate do not add up: while some bits go up, the
+    links carry others down.
     """
+    apart_s = _apart_s(overlay)
+    return float((apart_s.max(axis=0) + apart_s.max(axis=1)).min())
+
+
+def _least_across_s(overlay: Overlay, bits: float) -> float:
+    """Return the seconds in which a buffer leaves any set of sites and reaches the others.
+
+    Take a site u of a set, and a site v outside. Each bit of u's contribution, alone or in a sum,
+    crosses the links out of the set on its way to v. They carry a buffer in ``bits / rate``
+    seconds. In none of these does a bit cross that has not come from u, or no longer reaches v in
+    time. So a round takes ``bits / rate`` and the latency from u to v, for the farthest such pair.
+    """
+    inside = _sets(overlay.size)
+    goodput_bps, apart_s = overlay.goodput_matrix_bps(), _apart_s(overlay)
+    sites = range(overlay.size)
+    uplinks_bps = [port_bps(overlay, (site, "uplink")) for site in sites]
+    downlinks_bps = [port_bps(overlay, (site, "downlink")) for site in sites]
+    sent_bps = np.where(inside, np.minimum(~inside @ goodput_bps.T, uplinks_bps), 0.0)
+    received_bps = np.where(inside, 0.0, np.minimum(inside @ goodput_bps, downlinks_bps))
+    rate_bps = np.minimum(sent_bps.sum(axis=1), received_bps.sum(axis=1))
+    farthest_s = np.zeros(len(inside))
+    for site, from_s in enumerate(apart_s):
+        has = np.flatnonzero(inside[:, site])
+        reached_s = np.where(inside[has], 0.0, from_s).max(axis=1)
+        farthest_s[has] = np.maximum(farthest_s[has], reached_s)
+    return float((bits / rate_bps + farthest_s).max())
+
+
+def _sets(size: int) -> npt.NDArray[np.bool_]:
+    """Return sets of sites, shape (sets, size): all; of many sites, those of one or all but one."""
+    if size > _ALL_SETS_OF:
+        one = np.eye(size, dtype=bool)
+        return np.concatenate([one, ~one])
+    return np.array([*product((False, True), repeat=size)][1:-1])
+
+
+def _apart_s(overlay: Overlay) -> _Floats:
+    """Return the latency from each site to each other one, over the best links."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra
 
@@ -118,8 +161,7 @@ def least_latency_s(overlay: Overlay) -> float:
     ends = [each.source for each in links], [each.target for each in links]
     # Sparse, since in a dense table a latency of 0 would be no link.
     table = csr_array(([each.latency_s for each in links], ends), shape=(overlay.size,) * 2)
-    apart_s = dijkstra(table)
-    return float((apart_s.max(axis=0) + apart_s.max(axis=1)).min())
+    return np.asarray(dijkstra(table))
 
 
 def share_of_limit(plan: Plan, overlay: Overlay) -> float:
