@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -20,10 +19,8 @@ from anabranch.plan import Auxiliary, Fapt, Packed
 from anabranch.scheduler.awareness import Oracle, Passive
 from anabranch.scheduler.chunking import MOST_ELEMENTS
 from anabranch.scheduler.paced import Serve
-from anabranch.scheduler.stop_rules import StopRules
 from anabranch.site.agent import Transport
 from anabranch.site.serving import ServedModel
-from anabranch.site.sharing import most_alone
 from anabranch.train.optimisers import Sgd
 from tests.group.virtual import complete
 
@@ -51,7 +48,6 @@ def test_lanes_hold_what_may_be_under_way_unless_the_program_knows_better() -> N
     auxiliary = Auxiliary(auxiliary_queue_length=5)
     settings = told(under_way_bytes=1 << 26, auxiliary=auxiliary)
     common = {"auxiliary": auxiliary, "leases": True, "least_relayed_bytes": 8_000_000}
-    common |= {"most_alone": most_alone(PAIR)}
     made = partial(Transport, 1 << 14, MOST_ELEMENTS, **common)
     assert settings.transport() == made(room_elements=1 << 24, kept_elements=1 << 24)
     assert settings.transport(100, 3, 400) == made(room_elements=400, strands=3)
@@ -98,15 +94,3 @@ def test_a_model_is_served_as_the_scheduler_says() -> None:
     assert served.asks_norm
     ahead = told(pace=Bsp(), serving=Serving(serve=Serve(ahead=True))).served_model(model, rule)
     assert (ahead.added_up, ahead.ahead) == ((), 1)
-
-
-def test_small_calls_share_exchanges_where_latencies_are_known_and_no_rule_counts_them() -> None:
-    far = complete(3, latency_s=0.030)
-    assert told(far).most_alone == 802
-    assert told(complete(3, latency_s=0.0)).most_alone == 2
-    assert told(far, stop=StopRules(rounds=4)).most_alone == 0
-    links = tuple(replace(link, basis="assumed") for link in far.links)
-    unknown = replace(far, links=links)
-    assert told(unknown, awareness=Passive()).most_alone == 0
-    there = Service(unknown, awareness=Passive()).listening_at(("127.0.0.1", 0))
-    assert there.settings(may_be_restarted=False).most_alone == 802

@@ -11,12 +11,11 @@ import pytest
 from msgspec import structs
 
 from anabranch.net.errors import OutOfPlaceMessage
-from anabranch.net.messages import MOST_SHARING, ChannelSnapshot, OpenExchange, Signature
+from anabranch.net.messages import Signature
 from anabranch.plan import Plan, Tree
 from anabranch.scheduler._exchanges import ExchangeBook
 from anabranch.scheduler._plans_by_size import PlansBySize
 from anabranch.scheduler.calls._answer import Abandoned, AllGathered, Answer, Disagreement, Granted
-from anabranch.scheduler.calls._checks import Checks
 from anabranch.scheduler.calls._held import Counter
 from anabranch.scheduler.calls._requests import Request
 from anabranch.site.channel import KEPT_PLANS
@@ -458,102 +457,3 @@ def test_a_gathering_that_the_site_had_joined_which_left_ends_at_the_others() ->
     assert book.gather(0, 1, b"a") == ()
     assert book.gather(1, 1, b"b") == (AllGathered(1, (b"a", b"b", b"c"), False, 0),)
     assert book.gather(0, 2, b"") == (Abandoned(0, 2, 0, True, "it has left"),)
-
-
-def in_line(book: ExchangeBook, site: int, number: int, *sizes: int) -> tuple[Answer, ...]:
-    """Ask for an exchange that calls of these sizes may share."""
-    signature = structs.replace(SMALL, elements=sizes[0])
-    answers = book.request(Request(site, number, signature, in_line=sizes))
-    assert answers is not None
-    return answers
-
-
-def shares(answers: tuple[Answer, ...]) -> dict[int, tuple[int, int]]:
-    """Return the elements of an exchange, and how many calls share it, by site."""
-    granted = [each for each in answers if isinstance(each, Granted)]
-    assert len(granted) == len(answers)
-    return {each.site: (each.signature.elements, each.sharing) for each in granted}
-
-
-def test_calls_that_all_members_have_in_line_share_an_exchange() -> None:
-    book = book_of([0, 1, 2])
-    assert in_line(book, 1, 1, 4, 5, 6, 7) == ()
-    assert in_line(book, 0, 1, 4, 5, 6) == ()
-    assert shares(in_line(book, 2, 1, 4, 5, 6, 7, 8)) == dict.fromkeys(range(3), (15, 3))
-    assert book.held[1].signature.elements == 15
-    assert in_line(book, 0, 2, 7, 8) == ()
-    assert in_line(book, 1, 2, 7, 8) == ()
-    assert shares(in_line(book, 2, 2, 7, 9)) == dict.fromkeys(range(3), (7, 1))
-
-
-def test_a_member_with_one_call_shares_none_and_waits_for_no_other() -> None:
-    book = book_of([0, 1, 2])
-    assert in_line(book, 0, 1, 100, 5) == ()
-    answers = ask(book, 1, 1, SMALL)
-    assert answers is not None
-    assert shares(answers) == {0: (100, 1), 1: (100, 1)}
-    assert shares(in_line(book, 2, 1, 100, 5)) == {2: (100, 1)}
-
-
-def test_a_call_in_line_that_differs_from_the_others_is_named() -> None:
-    book = book_of([0, 1])
-    assert in_line(book, 0, 1, 4, 5) == ()
-    (answer,) = in_line(book, 1, 1, 6, 5)
-    assert isinstance(answer, Disagreement)
-    assert {*answer.tell} == {0, 1}
-
-
-def test_members_share_an_exchange_once_a_member_that_has_not_asked_is_lost() -> None:
-    book = book_of([0, 1, 2])
-    assert in_line(book, 0, 1, 4, 5) == ()
-    assert in_line(book, 1, 1, 4, 5, 6) == ()
-    assert shares(book.lose(2)) == {0: (9, 2), 1: (9, 2)}
-
-
-@pytest.mark.parametrize("begun_by", [(), (0,), (0, 1)])
-def test_after_a_restart_members_share_what_one_of_them_was_granted(
-    begun_by: tuple[int, ...],
-) -> None:
-    book = book_of([0, 1, 2])
-    snapshots = {}
-    for site in range(3):
-        if site in begun_by:
-            shared = structs.replace(SMALL, elements=9, calls=(4, 5))
-            opened = OpenExchange(1, shared, 1, 7, 4, 0, (7,))
-        else:
-            first = structs.replace(SMALL, elements=4)
-            opened = OpenExchange(1, first, 1, 0, 0, 0, (), in_line=(4, 5, 6)[: 2 + site])
-        snapshots[site] = ChannelSnapshot(0, 1, 1, 0, (opened,), (), ())
-    answers = (*book.restore(snapshots, {}, (), ()), *book.grant())
-    others = {0, 1, 2} - {*begun_by}
-    assert shares(answers) == dict.fromkeys(others, (9, 2))
-    assert book.held[1].signature.elements == 9
-
-
-@pytest.mark.parametrize(
-    ("signature", "sizes"),
-    [
-        (SMALL, (100, 0)),
-        (SMALL, (100, -1)),
-        (SMALL, (99, 100)),
-        (SMALL, (100,) * (MOST_SHARING + 1)),
-        (structs.replace(SMALL, op=4, source=0), (100, 100)),
-    ],
-)
-def test_calls_that_cannot_share_an_exchange_are_refused(
-    signature: Signature, sizes: tuple[int, ...]
-) -> None:
-    checks = Checks(str, 2, repairs=True)
-    checks.line(0, SMALL, ())
-    checks.line(0, SMALL, (100,) * MOST_SHARING)
-    with pytest.raises(OutOfPlaceMessage, match="to share"):
-        checks.line(0, signature, sizes)
-
-
-def test_an_exchange_of_the_size_of_calls_in_line_is_not_theirs() -> None:
-    book = book_of([0, 1, 2])
-    nine = structs.replace(SMALL, elements=9)
-    assert in_line(book, 0, 1, 4, 5) == ()
-    answers = [*(ask(book, 2, 1, nine) or ()), *in_line(book, 1, 1, 4, 5)]
-    assert any(isinstance(each, Disagreement) for each in answers)
-    assert not any(isinstance(each, Granted) and each.sharing > 1 for each in answers)

@@ -81,8 +81,6 @@ class Terms:
             empty.
         tensors: the elements of each tensor in the buffer, if no chunk has elements of two tensors;
             otherwise empty.
-        calls: the elements of each small call that shares the exchange; empty for a call of its
-            own.
 
     >>> Terms(Op.MEAN, Wire.FLOAT32, 1000) == Terms(Op.MEAN, Wire.FLOAT32, 1000, None, (), ())
     True
@@ -96,7 +94,6 @@ class Terms:
     source: int | None = None
     receivers: tuple[int, ...] = ()
     tensors: tuple[int, ...] = ()
-    calls: tuple[int, ...] = ()
 
     @property
     def code(self) -> int:
@@ -104,8 +101,6 @@ class Terms:
         told = f"{self.elements} {self.source} {self.receivers}"
         if self.tensors:
             told += f" {self.tensors}"
-        if self.calls:
-            told += f" calls {self.calls}"
         rest = zlib.crc32(told.encode()) & 0x1FFFFFF
         return rest << 6 | self.wire << 3 | self.op
 
@@ -116,8 +111,6 @@ class Terms:
         how = f"{self.elements} elements"
         if self.tensors:
             how += f" in tensors of {_listed(self.tensors)}"
-        if self.calls:
-            how += f" in calls of {_listed(self.calls)}"
         return f"{what} of {how} ({self.wire.name.lower()} on the wire)"
 
 
@@ -129,13 +122,7 @@ def _listed(tensors: tuple[int, ...], most: int = 8) -> str:
 def signature_of(terms: Terms) -> Signature:
     """Return terms as a message has them."""
     return Signature(
-        terms.op,
-        terms.wire,
-        terms.elements,
-        terms.source,
-        terms.receivers,
-        terms.tensors,
-        terms.calls,
+        terms.op, terms.wire, terms.elements, terms.source, terms.receivers, terms.tensors
     )
 
 
@@ -148,7 +135,6 @@ def terms_of(signature: Signature) -> Terms:
         signature.source,
         signature.receivers,
         signature.tensors,
-        signature.calls,
     )
 
 

@@ -41,8 +41,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         auxiliary: how many chunks auxiliary paths take; None where there are none.
         measuring: how a site measures its links; None where it measures nothing.
         assumes_rates: whether the overlay's rates are placeholders.
-        most_alone: how many small exchanges may be under way before further calls share one; 0:
-            calls never share.
         workers: number of sites that push updates to a served model; 0 if no model is served.
         added_up: the workers whose updates are summed on the way, where the pace is a barrier.
         ahead: how many updates a worker may compute ahead.
@@ -66,7 +64,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     auxiliary: Auxiliary | None = None
     measuring: Measuring | None = None
     assumes_rates: bool = False
-    most_alone: int = 0
     workers: int = 0
     added_up: tuple[int, ...] = ()
     ahead: int = 0
@@ -104,17 +101,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             kept = self.under_way_bytes // 4
             room_elements = max(kept, most)
         chunk = self.chunk_elements(elements)
-        return Transport(
-            chunk,
-            most,
-            room_elements,
-            strands,
-            self.auxiliary,
-            kept,
-            self.leases,
-            least_relayed_bytes=0 if self.job_json else _RELAYED_BYTES,
-            most_alone=self.most_alone,
-        )
+        auxiliary, leases = self.auxiliary, self.leases
+        relayed = 0 if self.job_json else _RELAYED_BYTES
+        return Transport(chunk, most, room_elements, strands, auxiliary, kept, leases, relayed)
 
     @property
     def leases(self) -> bool:

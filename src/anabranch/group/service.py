@@ -80,7 +80,6 @@ from anabranch.scheduler.run import Log
 from anabranch.scheduler.served_pace import LastTo
 from anabranch.scheduler.server import Scheduler
 from anabranch.scheduler.stop_rules import StopRules
-from anabranch.site.sharing import most_alone
 
 _ANY_BYTES = 1 << 62
 _ELEMENT_BYTES = 4
@@ -228,17 +227,6 @@ class Service:
     def assumes_rates(self) -> bool:
         """Whether the rates of some links are guesses until they are measured."""
         return any(link.basis == "assumed" for link in self.believed().links)
-
-    @property
-    def _most_alone(self) -> int:
-        """How many small exchanges may be under way before further calls share one; 0: never share.
-
-        0 if a stop rule is set: calls that share an exchange would count as one round. 0 if rates
-        are assumed: latencies are then unknown, too. Those of one machine are known.
-        """
-        is_one_machine = math.isfinite(self.machines.cores)
-        is_known = is_one_machine or not self.assumes_rates
-        return most_alone(self.overlay) if is_known and self.stop == StopRules() else 0
 
     def plan(
         self,
@@ -504,7 +492,6 @@ class Service:
             auxiliary=self.auxiliary,
             measuring=self.awareness.measuring() if isinstance(self.awareness, Passive) else None,
             assumes_rates=self.assumes_rates,
-            most_alone=self._most_alone,
             workers=0 if self.pace is None else len(workers),
             added_up=() if self.pace is None else added_up(self.pace, workers, ahead),
             ahead=ahead,

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 38
-MOST_SHARING = 64
-"""The most calls that share one exchange."""
+WIRE_VERSION = 37
 MOST_GATHERED_BYTES = 1 << 20
 """The largest value that a site may contribute to a gathering (:class:`Gather`)."""
 MOST_NAME_CHARACTERS = 200  # of a subgroup's name, and of a gathering's purpose
@@ -349,7 +347,6 @@ class Signature(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     source: int | None = None
     receivers: tuple[int, ...] = ()
     tensors: tuple[int, ...] = ()
-    calls: tuple[int, ...] = ()
 
 
 class Restarted(Message, frozen=True):
@@ -370,7 +367,6 @@ class OpenExchange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
         generation: as in :class:`Interrupt`.
         running: the numbers of the exchanges that repair it.
         followers: as in :class:`Grant`. If it is not granted yet: this site, if it follows.
-        in_line: as in :class:`ExchangeRequest`, if it is not granted yet.
     """
 
     number: int
@@ -381,7 +377,6 @@ class OpenExchange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     generation: int
     running: tuple[int, ...]
     followers: tuple[int, ...] = ()
-    in_line: tuple[int, ...] = ()
 
 
 class OpenGathering(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -525,8 +520,6 @@ class ExchangeRequest(Message, frozen=True):
         attempt: how often this site has asked for it ahead, and then made another call. It tells
             apart answers to earlier attempts, which may still be in flight.
         is_leased: whether this site has begun it already, under a :class:`Lease`.
-        in_line: the elements of this call's buffer, and of those in line behind it here. The calls
-            that lead the line of every member share the exchange. Empty if the call shares none.
     """
 
     channel: int
@@ -535,7 +528,6 @@ class ExchangeRequest(Message, frozen=True):
     calls: bool = False
     attempt: int = 0
     is_leased: bool = False
-    in_line: tuple[int, ...] = ()
 
 
 class AskAhead(Message, frozen=True):
@@ -626,7 +618,6 @@ class Grant(Message, frozen=True):
         why_last: why this is the channel's last exchange, where no :class:`Settled` will tell; else
             empty.
         attempt: as in the request.
-        sharing: how many calls share the exchange.
     """
 
     channel: int
@@ -641,7 +632,6 @@ class Grant(Message, frozen=True):
     followers: tuple[int, ...] = ()
     why_last: str = ""
     attempt: int = 0
-    sharing: int = 1
 
 
 class LeasedSize(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -247,7 +247,6 @@ class Channels:
         book = self.books.of(site, message.channel)
         signature = message.signature
         self.checks.exchange(site, signature)
-        self.checks.line(site, signature, message.in_line)
         outcome = Outcome()
         self._take_back(site, outcome, message)
         is_of_all = book is self.all
@@ -635,7 +634,5 @@ class Channels:
 
 
 def _request(site: int, message: ExchangeRequest | AskAhead) -> Request:
-    asked = site, message.number, message.signature, message.attempt
-    if isinstance(message, AskAhead):
-        return Request(*asked)
-    return Request(*asked, message.is_leased, message.in_line)
+    is_leased = isinstance(message, ExchangeRequest) and message.is_leased
+    return Request(site, message.number, message.signature, message.attempt, is_leased)

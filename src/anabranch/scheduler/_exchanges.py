@@ -39,7 +39,7 @@ from anabranch.scheduler.calls._held import Counter, Held
 from anabranch.scheduler.calls._knowledge import Knowledge
 from anabranch.scheduler.calls._leases import Cut, LeasedNumbers, Leases
 from anabranch.scheduler.calls._order import Limit, Order
-from anabranch.scheduler.calls._requests import Request, Requests, shared_terms
+from anabranch.scheduler.calls._requests import Request, Requests
 
 _NOTHING_CALLED = ChannelSnapshot(0, 0, 0, 0, (), (), ())
 
@@ -142,11 +142,8 @@ class ExchangeBook:
     @property
     def _unplanned(self) -> dict[int, Signature]:
         """The terms of exchanges that wait for a plan, by number."""
-        waiting = [each for each in self.requests.waiting if each.number not in self.held]
+        waiting = (each for each in self.requests.waiting if each.number not in self.held)
         asked = {each.number: each.signature for each in waiting}
-        for each in waiting:
-            if each.in_line:
-                asked[each.number] = self._terms(each, waiting)
         return {
             number: signature
             for number, signature in asked.items()
@@ -328,39 +325,29 @@ class ExchangeBook:
                 if number not in self.held and (reason := _lacks_source(signature, self.members)):
                     answers += self._fail(number, 0, reason)
                     continue
-                if number not in self.held and not self._begin(request, waiting):
+                if number not in self.held and not self._begin(request):
                     self.requests.waiting.append(request)
                     continue
                 answers.append(self._answer(request, is_ahead))
         return tuple(answers)
 
-    def _begin(self, request: Request, waiting: Iterable[Request]) -> bool:
+    def _begin(self, request: Request) -> bool:
         number, signature = request.number, request.signature
         # An exchange that all members wait for may exceed the room: it ends without further calls,
         # so it cannot hold up others for ever. A broadcast has to wait for all members: it
         # overwrites their buffers before a late member could disagree.
         have_all_asked = number <= min(self.asked.values())
         may_begin = request.is_leased or (
-            _all_contribute(signature)
-            and (not request.in_line or self.has_followers)
-            and self._counter.has_room(signature, self.has_followers)
+            _all_contribute(signature) and self._counter.has_room(signature, self.has_followers)
         )
         if not may_begin and not have_all_asked:
             return False
-        signature = self._terms(request, waiting)
         cut = self._cut(number, signature)
         plan = self.plans.for_exchange(signature) if cut is None else cut.plan
         if plan is None:
             return False
         self.held.begin(request.site, number, signature, plan, self._leased_exchange(number))
         return True
-
-    def _terms(self, request: Request, waiting: Iterable[Request]) -> Signature:
-        """Return the terms of an exchange: of the calls that all members have in line for it."""
-        if not request.in_line:
-            return request.signature
-        of_all = [each for each in waiting if each.number == request.number]
-        return shared_terms(of_all) if len(of_all) == len(self.members) else request.signature
 
     # --- leases
 
@@ -399,8 +386,7 @@ class ExchangeBook:
     def _answer(self, request: Request, is_ahead: bool) -> Granted | Disagreement:
         site, number, signature = request.site, request.number, request.signature
         held = self.held[number]
-        sharing = request.sharing(held.signature)
-        if not sharing:
+        if signature != held.signature:
             self.held.drop(number)
             told = self.knowledge.fail(number, held.exchange)
             first = held.first, held.signature
@@ -421,12 +407,11 @@ class ExchangeBook:
             lacks,
             is_first,
             is_last,
-            held.signature,
+            signature,
             request.attempt,
             request.is_leased,
-            self._cut(number, held.signature),
+            self._cut(number, signature),
             is_void=lease is not None and lease.is_void,
-            sharing=sharing,
         )
 
     # --- calls that cannot end
@@ -538,7 +523,7 @@ class ExchangeBook:
                 elif said.exchange:
                     self.held.take_up(site, number, said.exchange, said.signature, self.plan)
                 else:
-                    self.requests.add(Request(site, number, said.signature, in_line=said.in_line))
+                    self.requests.add(Request(site, number, said.signature))
         for number, reason in failed.items():
             told = (site for site, each in snapshots.items() if each.asked >= number)
             self.knowledge.restore_failure(number, reason, told)

@@ -69,16 +69,9 @@ from anabranch.site._call import Call, is_worth_a_copy, void
 from anabranch.site._exchanging import Exchanging
 from anabranch.site._following import FollowedCall, Following
 from anabranch.site._reporting import Reports
-from anabranch.site.channel import (
-    Channel,
-    Channels,
-    Gathering,
-    RequestedExchange,
-    most_delay_s,
-)
+from anabranch.site.channel import Channel, Channels, Gathering, RequestedExchange, most_delay_s
 from anabranch.site.control import Control, RoundsOver
 from anabranch.site.round import ExchangeError, Round
-from anabranch.site.sharing import SMALL_CALL_S, Line, SharedBuffer, SmallCall, fail, is_small
 
 T = TypeVar("T")
 
@@ -154,11 +147,9 @@ class Collectives:
         self._following: Following | None = None  # since this site was admitted
         self._leased: dict[int, int] = {}  # bytes of exchanges under way without a grant
         self._most_leased_bytes = 0.0
-        self._most_alone = 0
         self._gets_state = False  # whether a hand-over of the state has begun
         self._made: set[asyncio.Task[Any]] = set()  # calls made in the program's place
         self._unsettled: set[asyncio.Task[Round]] = set()  # of calls that have returned
-        self._lines: dict[int, Line] = {}  # of small calls, by channel
         self.is_new = False
         self.admissions = 0
 
@@ -174,7 +165,6 @@ class Collectives:
         retries: bool,
         most_kept_bytes: float = math.inf,
         most_leased_bytes: float = math.inf,
-        most_alone: int = 0,
     ) -> None:
         """Enable calls.
 
@@ -184,11 +174,8 @@ class Collectives:
             most_kept_bytes: the most bytes of results to keep while this site follows; two may
                 always be kept.
             most_leased_bytes: the most bytes of exchanges under way that began under a lease.
-            most_alone: how many small exchanges may be under way before further calls share one. 0:
-                calls never share.
         """
         self._exchanging = exchanging
-        self._most_alone = most_alone
         self._retries = retries
         self._most_kept_bytes = most_kept_bytes
         self._most_leased_bytes = most_leased_bytes
@@ -253,104 +240,20 @@ class Collectives:
                 done, result = await asyncio.shield(kept.ended)
                 buffer.write(0, result)
                 return replace(done, was_kept=True)
-        is_plain = returns_early and model is None and not (unfit or more or calls)
-        if is_plain and is_small(terms) and not self._follows:
-            line = self._line(channel)
-            if line.is_served or line.is_full:
-                return await line.wait(SmallCall(terms, weight, buffer))
-        # A call that returns early waits for no answer, if it begins under a lease.
-        is_urgent = calls or not (returns_early and self._is_worth_a_copy(terms))
-        request = partial(self._request, channel, terms, calls, unfit, model, is_urgent)
-        number: int = await self._line(channel).in_turn(request)
-        return await self._take_part(channel, number, buffer, terms, weight, more, returns_early)
-
-    def _request(
-        self,
-        channel: int,
-        terms: Terms,
-        calls: bool,
-        unfit: str,
-        model: Model | None,
-        is_urgent: bool,
-    ) -> int:
-        """Ask for an exchange; see ``exchange``."""
         if model is not None and not self.is_over(channel) and not self._scheduler.is_over:
             # Before the request, so that the comparison is complete with the last request.
             number = self._channels[channel].number + 1
             self._scheduler.post(ModelDigest(channel, number, model))
         # Members' models are compared, and unusable values refused, before an exchange begins.
         leases = model is None and not unfit
+        # A call that returns early waits for no answer, if it begins under a lease.
+        is_urgent = calls or not (returns_early and self._is_worth_a_copy(terms))
         number = self._ask_for_next(channel, terms, calls=calls, leases=leases, is_urgent=is_urgent)
         if unfit:
             self._refuse(channel, number, unfit)
         self._gets_state |= self._site in terms.receivers
         self._make_called()  # calls of the others that come after this one
-        return number
-
-    @property
-    def _follows(self) -> bool:
-        """Whether calls of the others may come before this site's own."""
-        following = self._following
-        return following is not None and (following.has_kept or not following.is_in_step)
-
-    def _most_under_way(self) -> int:
-        """How many small exchanges may be under way before calls share one; 0: never share.
-
-        To share one costs a round trip to the scheduler, which may be farther than the other sites.
-        """
-        return self._most_alone and self._most_alone + round(self._round_trip_s / SMALL_CALL_S)
-
-    # --- small calls that share exchanges
-
-    def _line(self, channel: int) -> Line:
-        line = self._lines.get(channel)
-        if line is None:
-            ask, share = partial(self._ask_for_line, channel), partial(self._share, channel)
-            line = self._lines[channel] = Line(ask, share, self._most_under_way)
-        return line
-
-    async def _ask_for_line(self, channel: int, calls: list[SmallCall]) -> tuple[int, int]:
-        """Ask for the next exchange, for the first of some calls in line or for several.
-
-        If none is granted, the first call fails, and the others are asked for again.
-
-        Returns:
-            its number, and how many of the calls share it.
-        """
-        state, terms, sharing = self._channels[channel], calls[0].terms, 1
-        in_line = tuple(each.terms.elements for each in calls) if len(calls) > 1 else ()
-        number = self._ask_for_next(
-            channel, terms, leases=not in_line, is_urgent=bool(in_line), in_line=in_line
-        )
-        self._make_called()
-        if in_line and number not in state.failed:  # else no grant comes
-            granted = state.waiting[number].granted
-            state.times.waits(self._loop.time())
-            await asyncio.wait({granted})
-            state.times.granted(self._loop.time())
-            if not granted.cancelled() and granted.exception() is None:
-                sharing = granted.result()[0].sharing
-        return number, sharing
-
-    async def _share(self, channel: int, number: int, calls: list[SmallCall]) -> None:
-        """Run one exchange for some calls, and return to each its part of the round."""
-        buffer, first = SharedBuffer([each.buffer for each in calls]), calls[0]
-        sizes = tuple(each.terms.elements for each in calls) if len(calls) > 1 else ()
-        terms = replace(first.terms, elements=buffer.elements, calls=sizes)
-        try:
-            done = await self._until_here(
-                channel, number, buffer, terms, first.weight, more=False, returns_early=True
-            )
-        except BaseException as error:
-            for each in calls:
-                fail(each, error)
-            if not isinstance(error, Exception):
-                raise
-            return
-        if done.settlement is None:  # else the scheduler is told at the settlement
-            self.tell_ended(done, None)
-        for place, each in enumerate(calls):
-            each.end(done.part(buffer.starts[place], buffer.starts[place + 1]))
+        return await self._take_part(channel, number, buffer, terms, weight, more, returns_early)
 
     async def settled(self) -> None:
         """Wait until all results that have been returned are settled, or the run has ended."""
@@ -421,8 +324,7 @@ class Collectives:
         state, following = self._channels[channel], self._following
         if channel == 0 and following is not None and following.has_kept:
             return following.keeps_exchange
-        # Calls in line have no number yet.
-        return state.awaited > state.number and not self._line(channel).is_served
+        return state.awaited > state.number
 
     def _ask_for_next(
         self,
@@ -432,7 +334,6 @@ class Collectives:
         calls: bool = False,
         leases: bool = False,
         is_urgent: bool = True,
-        in_line: tuple[int, ...] = (),
     ) -> int:
         """Request the next exchange, and return its number.
 
@@ -443,15 +344,12 @@ class Collectives:
             follows: whether the call is made in the program's place.
             leases: whether it may begin under a lease, without a grant.
             is_urgent: whether the request leaves at once even if it begins under a lease.
-            in_line: the elements of the calls in line that may share it; empty for none.
         """
         state, signature = self._channels[channel], signature_of(terms)
         leased = self._under_lease(state, terms) if leases and state.over is None else None
-        is_other = state.ahead is not None and (in_line or state.ahead.signature != signature)
-        if state.over or leased or is_other:
+        if state.over or leased or (state.ahead and state.ahead.signature != signature):
             state.take_back()  # the scheduler grants no leased exchange ahead
         asked = state.ahead or self._asked_for(state, signature, follows)
-        asked.in_line = in_line
         state.number += 1
         state.times.called(self._loop.time())
         state.ahead, state.attempt = None, 0
@@ -466,7 +364,7 @@ class Collectives:
         else:  # only a call that is sent to the scheduler takes requests ahead back
             self._take_back_all_but(state)
             asks = channel, state.number, signature, calls, asked.attempt
-            request = ExchangeRequest(*asks, is_leased=leased is not None, in_line=in_line)
+            request = ExchangeRequest(*asks, is_leased=leased is not None)
             if leased is None or is_urgent:
                 self._scheduler.post(request)
             else:
@@ -508,27 +406,10 @@ class Collectives:
         returns_early: bool = False,
     ) -> Round:
         """Run a requested exchange to its end, or until its result is here."""
-        part = self._until_here(channel, number, buffer, terms, weight, more, returns_early)
-        if not is_small(terms):
-            return await part
-        with self._line(channel).under_way():
-            return await part
-
-    async def _until_here(
-        self,
-        channel: int,
-        number: int,
-        buffer: Buffer,
-        terms: Terms,
-        weight: float,
-        more: bool,
-        returns_early: bool,
-    ) -> Round:
-        """Take part, as ``_take_part`` does; the caller counts small exchanges."""
         assert self._exchanging is not None, "start() comes first"
+        began_s = self._loop.time()
         state = self._channels[channel]
         asked = state.waiting[number]
-        began_s = asked.at_s if asked.in_line else self._loop.time()
         if number in state.failed and not asked.granted.done():
             del state.waiting[number]
             raise ExchangeError(state.failed.pop(number))
@@ -697,17 +578,12 @@ class Collectives:
                 raise ExchangeError(OTHER_CALL)
             self._following.goes_ahead()
             self._tell_step()
-        request = partial(self._ask_to_gather, channel, value, what)
-        answered = await self._line(channel).in_turn(request)
-        found: Gathered = await answered
-        return found
-
-    def _ask_to_gather(self, channel: int, value: bytes, what: str) -> asyncio.Future[Any]:
         state = self._channels[channel]
         state.gathered += 1
         answered = self._gather(channel, state.gathered, value, admits=False, what=what)
         self._make_called()
-        return answered
+        found: Gathered = await answered
+        return found
 
     async def admit(self, holds_state: bool) -> Admitted:
         """At a member: admit the sites that wait. At a new site: wait to be admitted.
@@ -806,11 +682,9 @@ class Collectives:
         self._take_back_all_but()
 
     def close(self) -> None:
-        """Cancel the calls in the program's place, in line, and those that are not settled."""
+        """Cancel the calls in the program's place, and those that are not settled."""
         for each in (*self._made, *self._unsettled):
             each.cancel()
-        for line in self._lines.values():
-            line.close()
 
     # --- to the scheduler
 
@@ -965,15 +839,7 @@ class Collectives:
         plan = self._channels.plan_of(grant.channel, grant.version, grant.plan_json)
         if asked is None:
             return
-        if not 1 <= grant.sharing <= max(1, len(asked.in_line)):
-            raise OutOfPlaceMessage(f"exchange {grant.number} is granted to {grant.sharing} calls")
-        if asked.in_line:
-            calls = asked.in_line[: grant.sharing]
-            if len(calls) > 1:
-                shared = structs.replace(asked.signature, elements=sum(calls), calls=calls)
-                asked.signature = shared
-        else:  # a grant for calls in line has waited for all members
-            self._round_trips_s.append(self._loop.time() - asked.at_s)
+        self._round_trips_s.append(self._loop.time() - asked.at_s)
         if not asked.unfit:  # else `ExchangeFailed` follows
             asked.granted.set_result((grant, plan))
 

@@ -109,8 +109,6 @@ class Transport:
             them; two results may always be kept.
         leases: whether the scheduler may lease exchanges to sites.
         least_relayed_bytes: how much of one route a relay holds at least.
-        most_alone: how many small exchanges may be under way before further calls share one. 0:
-            calls never share.
     """
 
     chunk_elements: int
@@ -121,7 +119,6 @@ class Transport:
     kept_elements: int = KEPT_ELEMENTS
     leases: bool = False
     least_relayed_bytes: int = 0
-    most_alone: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,9 +328,7 @@ class SiteAgent:
                 self._gone,
             )
         leased_bytes = _ELEMENT_BYTES * transport.room_elements * LEASED_SHARE
-        self._collectives.start(
-            exchanging, self.welcome.retries, kept_bytes, leased_bytes, transport.most_alone
-        )
+        self._collectives.start(exchanging, self.welcome.retries, kept_bytes, leased_bytes)
         plan = self._collectives.plan
         plane.lanes.use_auxiliary(plan.all_auxiliary)
         if served is not None:

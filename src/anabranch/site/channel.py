@@ -92,7 +92,6 @@ class RequestedExchange:
     granted: asyncio.Future[tuple[Grant, Plan]]
     attempt: int = 0  # how often it was asked for ahead before, and withdrawn
     unfit: str = ""  # why this site's contribution is not usable, so that it fails
-    in_line: tuple[int, ...] = ()  # the elements of the calls that may share it
 
 
 @dataclass(slots=True)
@@ -316,10 +315,7 @@ class Channel:
             if grant is not None:
                 followers = grant.followers
             asked_for = number, asked.signature, asked.place
-            in_line = asked.in_line if grant is None else ()
-            exchanges.append(
-                OpenExchange(*asked_for, *granted, generation, running, followers, in_line)
-            )
+            exchanges.append(OpenExchange(*asked_for, *granted, generation, running, followers))
         begun = [call.snapshot() for call in self.calls.values()]
         exchanges += [each for each in begun if each is not None]
         gatherings = tuple(

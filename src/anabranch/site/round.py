@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from anabranch.net.errors import NetError
 from anabranch.net.messages import Contribution
-
-_ELEMENT_BYTES = 4
 
 
 class ExchangeError(NetError):
@@ -33,7 +30,7 @@ class Round:
     """A finished exchange, as one site saw it.
 
     Args:
-        round: its number on the channel, from 1. Small calls made at once may share one.
+        round: its number on the channel, from 1.
         version: the version of its plan.
         seconds: from the request to the result.
         tree: the tree of the chunk that was finished last here; None where there was none.
@@ -64,47 +61,3 @@ class Round:
     is_last: bool = False
     is_told: bool = False
     settlement: asyncio.Future[Round] | None = field(default=None, repr=False, compare=False)
-
-    def part(self, start: int, stop: int) -> Round:
-        """Return the round of one of the calls that shared an exchange.
-
-        Args:
-            start, stop: the call's elements of the exchange's.
-        """
-        parts = tuple(
-            Contribution(max(each.start, start) - start, min(each.stop, stop) - start, each.sites)
-            for each in self.contributions
-            if each.start < stop and each.stop > start
-        )
-        is_whole = all({*each.sites} == {*self.members} for each in parts)
-        settlement = self.settlement
-        if settlement is not None:
-            settlement = _mapped(settlement, lambda settled: settled.part(start, stop))
-        return replace(
-            self,
-            size_bytes=_ELEMENT_BYTES * (stop - start),
-            contributions=() if is_whole else parts,
-            is_told=True,
-            settlement=settlement,
-        )
-
-
-def _mapped(
-    settling: asyncio.Future[Round], part: Callable[[Round], Round]
-) -> asyncio.Future[Round]:
-    """Return a future of a part of another one's round."""
-    mapped: asyncio.Future[Round] = settling.get_loop().create_future()
-
-    def pass_on(settled: asyncio.Future[Round]) -> None:
-        if mapped.done():
-            return
-        if settled.cancelled():
-            mapped.cancel()
-        elif (error := settled.exception()) is not None:
-            mapped.set_exception(error)
-            mapped.exception()  # it may never be waited for
-        else:
-            mapped.set_result(part(settled.result()))
-
-    settling.add_done_callback(pass_on)
-    return mapped

@@ -130,7 +130,6 @@ class Case:
         asks_ahead: whether each exchange asks for another with its terms ahead, whatever follows.
         returns_early: whether calls return before they are settled; they overwrite their buffers
             then.
-        shares: whether small calls share exchanges once two are under way, at any latency.
     """
 
     overlay: Overlay
@@ -149,7 +148,6 @@ class Case:
     by_size: bool = False
     asks_ahead: bool = False
     returns_early: bool = False
-    shares: bool = False
 
     @property
     def out_of_reach(self) -> set[tuple[int, int]]:
@@ -194,22 +192,7 @@ def make_case(seed: int) -> Case:
         case = _with_calls_in_a_row(rng, case)
     if rng.random() < 0.3:
         case = replace(case, faults=(*case.faults, *_replans(rng, case)))
-    if case.returns_early and rng.random() < 0.5:
-        case = _with_calls_at_once(rng, case)
     return case
-
-
-def _with_calls_at_once(rng: random.Random, case: Case) -> Case:
-    """Return a case whose calls are often made at once, so that they share exchanges."""
-    if rng.random() < 0.7:
-        case = _with_calls_in_a_row(rng, case)
-    calls = [
-        call if call.admits else replace(call, at_once=rng.random() < 0.9) for call in case.calls
-    ]
-    pauses_s = tuple(
-        tuple(pause_s if rng.random() < 0.2 else 0.0 for pause_s in each) for each in case.pauses_s
-    )
-    return replace(case, calls=(*calls,), pauses_s=pauses_s, asks_ahead=False, shares=True)
 
 
 def _replans(rng: random.Random, case: Case) -> Iterator[Fault]:
@@ -524,8 +507,6 @@ async def _run(
                 group = await join(Ports(control, data), door, callbacks)
                 agent = group.agent
                 transport = group.settings.transport(room_elements=1 << 16)
-                if case.shares:
-                    transport = replace(transport, most_alone=2)
                 await group.start(transport, network.lanes(site))
                 if not agent.is_new:
                     how_many += 1

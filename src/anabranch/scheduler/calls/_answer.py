@@ -35,7 +35,6 @@ class Granted:
         is_leased: whether the site has begun it already.
         cut: how its chunks go, if a lease has fixed that.
         is_void: whether its lease is void, so that it is interrupted as it begins.
-        sharing: how many of its calls share the exchange.
     """
 
     site: int
@@ -50,7 +49,6 @@ class Granted:
     is_leased: bool = False
     cut: Cut | None = None
     is_void: bool = False
-    sharing: int = 1
 
 
 @dataclass(frozen=True, slots=True)

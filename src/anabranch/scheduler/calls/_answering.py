@@ -166,5 +166,4 @@ class Answering:
             () if unsettled is None else tuple(sorted(unsettled.followers)),
             self._books.why_last(channel, answer.number) if self._books.tells_last else "",
             answer.attempt,
-            answer.sharing,
         )

@@ -9,7 +9,6 @@ from anabranch.net.errors import OutOfPlaceMessage, OversizedMessage
 from anabranch.net.messages import (
     MOST_GATHERED_BYTES,
     MOST_NAME_CHARACTERS,
-    MOST_SHARING,
     NO_MESSAGE,
     Admitted,
     ExchangeFailed,
@@ -54,30 +53,9 @@ class Checks:
             or signature.wire not in _WIRES
             or (signature.receivers and not self._may_be_transfer(signature))
             or (signature.tensors and not _fit(signature.tensors, signature.elements))
-            or (signature.calls and not _fit(signature.calls, signature.elements))
         ):
             raise OutOfPlaceMessage(
                 f"{self.name(site)} asks to exchange {signature}, which is impossible"
-            )
-
-    def line(self, site: int, signature: Signature, in_line: tuple[int, ...]) -> None:
-        """Check the sizes of calls that may share an exchange.
-
-        Raises:
-            OutOfPlaceMessage: a size is impossible, there are too many, the first one is not that
-                of the exchange, or it is none that all members contribute to.
-        """
-        if in_line and (
-            len(in_line) > MOST_SHARING
-            or min(in_line) < 1
-            or in_line[0] != signature.elements
-            or signature.source is not None
-            or signature.receivers
-            or signature.tensors
-            or signature.calls
-        ):
-            raise OutOfPlaceMessage(
-                f"{self.name(site)} asks to share {signature} among {in_line}, which is impossible"
             )
 
     def _may_be_transfer(self, signature: Signature) -> bool:
@@ -139,7 +117,6 @@ class Checks:
             counts: tuple[int, ...] = channel.asked, channel.gathered, channel.version
             for exchange in channel.exchanges:
                 self.exchange(site, exchange.signature)
-                self.line(site, exchange.signature, exchange.in_line)
                 numbers = exchange.number, exchange.place, exchange.chunk_elements
                 counts = *counts, *numbers, exchange.generation, exchange.exchange
                 counts = *counts, *exchange.followers

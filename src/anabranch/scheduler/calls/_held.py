@@ -146,7 +146,7 @@ class Held:
             asked: by member, the latest exchange that it called for.
         """
         held = self._held.get(request.number)
-        if held is None or request.sharing(held.signature):
+        if held is None or held.signature == request.signature:
             return False
         is_called = any(asked[site] >= request.number for site in held.granted)
         return is_ahead or (held.was_ahead and bool(held.granted) and not is_called)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-
-from msgspec.structs import replace
 
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import Signature
@@ -22,7 +20,6 @@ class Request:
         signature: the terms of the exchange.
         attempt: the number of the site's earlier requests for it that it withdrew.
         is_leased: whether the site has begun it, under a lease.
-        in_line: the elements of this call, and of those in line behind it; empty if it shares none.
     """
 
     site: int
@@ -30,30 +27,6 @@ class Request:
     signature: Signature
     attempt: int = 0
     is_leased: bool = False
-    in_line: tuple[int, ...] = ()
-
-    def sharing(self, signature: Signature) -> int:
-        """Return how many of its calls share an exchange of these terms; 0 if they do not fit."""
-        calls = signature.calls
-        if not calls:
-            return int(signature == self.signature)
-        alone = replace(signature, elements=self.signature.elements, calls=())
-        fits = alone == self.signature and self.in_line[: len(calls)] == calls
-        return len(calls) if fits else 0
-
-
-def shared_terms(requests: Sequence[Request]) -> Signature:
-    """Return the terms of the exchange for the calls that lead every member's line.
-
-    The first calls are equal.
-    """
-    calls: list[int] = []
-    for sizes in zip(*(each.in_line for each in requests), strict=False):
-        if len({*sizes}) > 1:
-            break
-        calls.append(sizes[0])
-    first = requests[0].signature
-    return replace(first, elements=sum(calls), calls=(*calls,)) if len(calls) > 1 else first
 
 
 class Requests:
