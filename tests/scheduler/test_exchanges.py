@@ -58,6 +58,34 @@ def test_an_exchange_keeps_the_version_of_its_first_request() -> None:
     assert granted(book, 0, 2) == Granted(0, 2, 2, SECOND, True, False, True, SMALL)
 
 
+@pytest.mark.parametrize("waits_for", ["a plan", "room"])
+def test_a_request_costs_the_same_however_many_wait(
+    waits_for: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine members that made 500 calls at once have stopped their scheduler for minutes once."""
+    looks = 0
+    begin = ExchangeBook._begin
+
+    def counted(self: ExchangeBook, request: Request) -> bool:
+        nonlocal looks
+        looks += 1
+        return begin(self, request)
+
+    monkeypatch.setattr(ExchangeBook, "_begin", counted)
+    members, calls = range(3), 100
+    plans = PlansBySize(FIRST, by_size=waits_for == "a plan")
+    book = ExchangeBook(members, plans, Counter(_ELEMENT_BYTES * SMALL.elements))
+    answers: list[Answer] = []
+    for site in members:
+        for number in range(1, calls + 1):
+            answers += ask(book, site, number, SMALL) or ()
+    assert looks <= 2 * len(members) * calls
+    assert book.unplanned == ({SMALL.elements} if waits_for == "a plan" else set())
+    plans.add(SECOND, SMALL.elements)
+    answers += book.grant()
+    assert {each.number for each in answers if isinstance(each, Granted)} == {*range(1, calls + 1)}
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_an_exchange_with_an_unfit_contribution_fails_at_all_members(first: int) -> None:
     book = book_of([0, 1])

@@ -129,26 +129,18 @@ class ExchangeBook:
     @property
     def unplanned(self) -> set[int]:
         """The elements of buffers whose exchanges wait for a plan."""
-        return {signature.elements for signature in self._unplanned.values()}
+        return {size for size, _ in self.requests.sizes if self.plans.of(size) is None}
 
     def unplanned_elements(self, order: int) -> int:
         """Return the elements of an order of size in exchanges that wait for a plan.
 
         All members contribute to these exchanges.
         """
-        sizes = (each.elements for each in self._unplanned.values() if _all_contribute(each))
-        return sum(size for size in sizes if order_of(size) == order)
-
-    @property
-    def _unplanned(self) -> dict[int, Signature]:
-        """The terms of exchanges that wait for a plan, by number."""
-        waiting = (each for each in self.requests.waiting if each.number not in self.held)
-        asked = {each.number: each.signature for each in waiting}
-        return {
-            number: signature
-            for number, signature in asked.items()
-            if self.plans.for_exchange(signature) is None
-        }
+        return sum(
+            size * count
+            for (size, all_contribute), count in self.requests.sizes.items()
+            if all_contribute and order_of(size) == order and self.plans.of(size) is None
+        )
 
     # --- calls
 
@@ -188,7 +180,7 @@ class ExchangeBook:
             self.held.called(site, number, self.asked)
         else:
             self.requests.add(request)
-        return also or self.grant()
+        return also or self.grant(number)
 
     def ask_ahead(self, request: Request) -> tuple[Answer, ...] | None:
         """Answer a site that will probably call for this exchange next; see ``request``.
@@ -209,7 +201,7 @@ class ExchangeBook:
         if is_doomed or is_leased or not _all_contribute(request.signature):
             return ()  # the site gets its answer when it calls
         self.requests.add(request, is_ahead=True)
-        return self.grant()
+        return self.grant(number)
 
     def _check_follows(self, site: int, number: int) -> None:
         if site not in self.asked:
@@ -239,7 +231,7 @@ class ExchangeBook:
             raise OutOfPlaceMessage(
                 f"site {site} refuses exchange {number} after {self.asked[site]}"
             )
-        is_waiting = any(each.number == number for each in self.requests.waiting)
+        is_waiting = number in self.requests.numbers
         if self.knowledge.failure(number) is not None or not (number in self.held or is_waiting):
             return ()  # the exchange has ended
         return self.give_up(number, reason)
@@ -294,42 +286,54 @@ class ExchangeBook:
 
     # --- requests that wait
 
-    def grant(self) -> tuple[Answer, ...]:
-        """Grant or fail the waiting requests that need not wait any longer."""
+    def grant(self, *numbers: int) -> tuple[Answer, ...]:
+        """Grant or fail the waiting requests that need not wait any longer.
+
+        Args:
+            numbers: what to look at: a request frees requests for its own number alone. All, if
+                none is given.
+        """
         answers: list[Answer] = []
-        before = -1
-        while len(answers) > before:  # a request that began may let an earlier one join it
-            before = len(answers)
-            waiting = self.requests.take_all()
-            for request in waiting:
-                number, signature = request.number, request.signature
-                is_ahead = self.requests.is_ahead(request)
-                if self.knowledge.failure(number) is not None:
-                    continue
-                if is_ahead and not self.end.holds(number):
-                    self.requests.take_back(request.site)  # the site hears of the end when it calls
-                    continue
-                if self.held.may_still_agree(request, is_ahead, self.asked):
-                    self.requests.waiting.append(request)
-                    continue
-                if number not in self.held and number <= min(self.asked.values()):
-                    # All have called and nothing has begun: compare all requests now, before any
-                    # buffer is overwritten.
-                    of_all = [each for each in waiting if each.number == number]
-                    odd = [each for each in of_all if each.signature != signature]
-                    if odd:
-                        told, one = self.knowledge.fail(number, 0), (request.site, signature)
-                        other = odd[0].site, odd[0].signature
-                        answers.append(_disagreement(number, 0, one, other, told))
-                        continue
-                if number not in self.held and (reason := _lacks_source(signature, self.members)):
-                    answers += self._fail(number, 0, reason)
-                    continue
-                if number not in self.held and not self._begin(request):
-                    self.requests.waiting.append(request)
-                    continue
-                answers.append(self._answer(request, is_ahead))
+        for number in numbers or tuple(self.requests.numbers):
+            before = -1
+            while len(answers) > before:  # a request that began may let an earlier one join it
+                before = len(answers)
+                answers += self._grant(number)
         return tuple(answers)
+
+    def _grant(self, number: int) -> list[Answer]:
+        """Grant or fail the requests for an exchange that need not wait any longer."""
+        answers: list[Answer] = []
+        waiting, kept = self.requests.of(number), []
+        for request in waiting:
+            signature = request.signature
+            is_ahead = self.requests.is_ahead(request)
+            if self.knowledge.failure(number) is not None:
+                continue
+            if is_ahead and not self.end.holds(number):
+                self.requests.take_back(request.site)  # the site hears of the end when it calls
+                continue
+            if self.held.may_still_agree(request, is_ahead, self.asked):
+                kept.append(request)
+                continue
+            if number not in self.held and number <= min(self.asked.values()):
+                # All have called and nothing has begun: compare all requests now, before any
+                # buffer is overwritten.
+                odd = [each for each in waiting if each.signature != signature]
+                if odd:
+                    told, one = self.knowledge.fail(number, 0), (request.site, signature)
+                    other = odd[0].site, odd[0].signature
+                    answers.append(_disagreement(number, 0, one, other, told))
+                    continue
+            if number not in self.held and (reason := _lacks_source(signature, self.members)):
+                answers += self._fail(number, 0, reason)
+                continue
+            if number not in self.held and not self._begin(request):
+                kept.append(request)
+                continue
+            answers.append(self._answer(request, is_ahead))
+        self.requests.keep(number, kept)
+        return answers
 
     def _begin(self, request: Request) -> bool:
         number, signature = request.number, request.signature
@@ -358,8 +362,7 @@ class ExchangeBook:
             count: how many.
             cut_of: returns how a buffer's chunks go, given the plan and the elements.
         """
-        waiting = (each.number for each in self.requests.waiting)
-        first = max((self.latest_held, self.leases.last, *waiting)) + 1
+        first = max((self.latest_held, self.leases.last, *self.requests.numbers)) + 1
         last = first + count - 1
         if self.end.last is not None:
             last = min(last, self.end.last.number - 1)  # the last one's grant says so

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from anabranch.net.errors import OutOfPlaceMessage
@@ -36,12 +36,24 @@ class Requests:
     the request.
 
     Attributes:
-        waiting: requests without a grant, in order of arrival.
+        sizes: how many numbers wait by the elements of their buffers, and whether all contribute.
+            Those that get the state of training are left out.
     """
 
     def __init__(self) -> None:
-        self.waiting: deque[Request] = deque()
+        # Requests without a grant: by number, in order of arrival.
+        self._waiting: dict[int, list[Request]] = {}
         self._ahead: dict[int, Request] = {}  # by site, granted or not
+        self.sizes: Counter[tuple[int, bool]] = Counter()
+
+    @property
+    def numbers(self) -> Collection[int]:
+        """The numbers that wait; the first ones were asked for first."""
+        return self._waiting.keys()
+
+    def of(self, number: int) -> list[Request]:
+        """Return the requests for a number, in order of arrival."""
+        return self._waiting.get(number, [])
 
     def is_ahead(self, request: Request) -> bool:
         """Return whether a site made this request ahead and has not called yet."""
@@ -59,7 +71,7 @@ class Requests:
                     f"site {request.site} asks twice for exchange {request.number} ahead"
                 )
             self._ahead[request.site] = request
-        self.waiting.append(request)
+        self.keep(request.number, [*self.of(request.number), request])
 
     def call(self, request: Request) -> bool:
         """Note a call; return whether a request ahead has queued it, or got its grant, already."""
@@ -71,34 +83,45 @@ class Requests:
         """Withdraw a site's request ahead, and return it; None if it made none."""
         request = self._ahead.pop(site, None)
         if request is not None:
-            self._keep(each for each in self.waiting if each != request)
+            self.keep(request.number, [each for each in self.of(request.number) if each != request])
         return request
 
-    def take_all(self) -> list[Request]:
-        """Empty the queue, and return it."""
-        taken = list(self.waiting)
-        self.waiting.clear()
-        return taken
+    def keep(self, number: int, requests: list[Request]) -> None:
+        """Let these requests wait for a number, and no others."""
+        if number in self._waiting:
+            self._count(self._waiting[number][0].signature, -1)
+        if requests:
+            self._waiting[number] = requests
+            self._count(requests[0].signature, 1)
+        else:
+            self._waiting.pop(number, None)
 
     def drop(self, number: int) -> None:
         """Drop the requests for a failed exchange; sites hear of the failure when they call."""
-        self._keep(each for each in self.waiting if each.number != number)
+        self.keep(number, [])
 
     def drop_after(self, number: int) -> list[Request]:
         """Drop the requests for later exchanges; return the calls among them, to be answered."""
-        later = [each for each in self.waiting if each.number > number]
-        self._keep(each for each in self.waiting if each.number <= number)
-        return [each for each in later if not self.is_ahead(each)]
+        dropped: list[Request] = []
+        for later in [each for each in self._waiting if each > number]:
+            dropped += self._waiting[later]
+            self.drop(later)
+        return [each for each in dropped if not self.is_ahead(each)]
 
     def lose(self, sites: Collection[int]) -> None:
         """Drop the requests of sites that are lost."""
         for site in sites:
             self._ahead.pop(site, None)
-        self._keep(each for each in self.waiting if each.site not in sites)
+        for number, requests in list(self._waiting.items()):
+            self.keep(number, [each for each in requests if each.site not in sites])
 
     def sort(self) -> None:
         """Order the queue by exchange number."""
-        self._keep(sorted(self.waiting, key=lambda each: each.number))
+        self._waiting = dict(sorted(self._waiting.items()))
 
-    def _keep(self, requests: Iterable[Request]) -> None:
-        self.waiting = deque(requests)
+    def _count(self, signature: Signature, change: int) -> None:
+        if not signature.receivers:
+            size = signature.elements, signature.source is None
+            self.sizes[size] += change
+            if not self.sizes[size]:
+                del self.sizes[size]
