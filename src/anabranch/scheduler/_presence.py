@@ -317,7 +317,8 @@ class Presence:
         if session is None or session.connection is not connection:
             return  # the site has resumed over another connection already
         session.cut()
-        if run.returning is not None and not run.is_over:
+        is_awaited = run.returning is not None and site in run.returning.awaited
+        if is_awaited and not run.is_over:
             return  # it may resume until the scheduler gives absent sites up
         if run.is_over:
             if session.all_heard or run.has_failed:
