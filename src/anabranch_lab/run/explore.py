@@ -843,10 +843,13 @@ def _oracle(
         # Without the explained losses, some sites may not reach the others. A site carries no
         # traffic between others before it is admitted; nor, once another is lost, after it left.
         rest = {*plans.remainder(case.overlay, explained, case.out_of_reach).sites}
-        no_way = following | left_early if explained else following
-        if len(explained | no_way) < case.overlay.size:
-            without = plans.remainder(case.overlay, explained | no_way, case.out_of_reach)
-            rest &= no_way | {*without.sites}
+        several = [following]
+        if explained:  # some of those that leave may have been there still
+            several += [left_early, following | left_early]
+        for no_way in several:
+            if len(explained | no_way) < case.overlay.size:
+                without = plans.remainder(case.overlay, explained | no_way, case.out_of_reach)
+                rest &= no_way | {*without.sites}
         for site in sorted(lost & rest - explained):
             yield f"site {site} is lost, and none of the faults explains it"
     for number, call in enumerate(case.calls):
