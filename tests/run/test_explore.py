@@ -91,7 +91,8 @@ def test_no_fault_breaks_a_promise_to_subgroups() -> None:
     """Members that learn of them late, also through a restart, have broken one once."""
     another_plan, restarted, order_of_requests = [60, 88, 1064], [218, 312], [195, 788]
     gone = [914516]  # a site that had left, and said nothing to a scheduler that was restarted
-    for seed in [*another_plan, *restarted, *order_of_requests, *gone]:
+    behind = [300_027_954]  # a program that asks for one, behind an admission made in its place
+    for seed in [*another_plan, *restarted, *order_of_requests, *gone, *behind]:
         case = make_case(seed)
         assert any(call.of for call in case.calls)
         assert explore.explore(case).violations == (), seed
@@ -101,6 +102,13 @@ def test_a_site_that_left_and_slept_through_a_restart_hears_that_it_may_end() ->
     case = make_case(100_007_062)
     assert {"restart", "pause"} <= {fault.kind for fault in case.faults}
     assert case.leaves_after[4] == 0, "it carries for others"
+    assert explore.explore(case).violations == ()
+
+
+def test_a_newcomer_that_dies_while_a_scheduler_waits_for_its_sites_may_join_again() -> None:
+    """It was taken for a site that might resume, and its next process ended the scheduler."""
+    case = make_case(500_004_898)
+    assert [fault.kind for fault in case.faults].count("kill") == 2
     assert explore.explore(case).violations == ()
 
 

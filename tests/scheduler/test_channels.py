@@ -860,6 +860,30 @@ def test_a_site_that_is_let_in_after_a_restart_is_in_the_subgroups_that_begin_th
     assert [subgroup(again, (0, 1, 3), site) for site in (0, 3)] == [2, 2]
 
 
+def test_a_member_before_an_admission_gets_a_channel_without_the_newcomer() -> None:
+    channels = make(repairs=True)
+    lose(channels, 3)
+    ((_, opened),) = channels.subgroup(0, (0, 1, 3)).say
+    assert isinstance(opened, Subgrouped)
+    version = channels.all.plan.version + 1
+    channels.admit(1, [3], [0, 1, 2], fapt(OVERLAY, roots=1, version=version))
+
+    def ask(site: int, members: tuple[int, ...], without: tuple[int, ...] = ()) -> int:
+        ((_, message),) = channels.subgroup(site, members, "", without).say
+        assert isinstance(message, Subgrouped)
+        return message.channel
+
+    assert ask(1, (0, 1, 3), without=(3,)) == opened.channel, "which others have asked for"
+    alone = ask(1, (1, 2, 3), without=(3,))
+    assert channels.books.members(alone) == (1, 2)
+    assert ask(2, (1, 2, 3), without=(3,)) == alone
+    present = ask(2, (1, 2, 3))
+    assert channels.books.members(present) == (1, 2, 3)
+    assert [ask(site, (1, 2, 3)) for site in (3, 1)] == [present, present]
+    with pytest.raises(OutOfPlaceMessage, match="site 3 asks for a subgroup"):
+        channels.subgroup(3, (1, 2, 3), "", (3,))
+
+
 def test_an_exchange_that_fails_makes_room_for_what_waits_elsewhere() -> None:
     channels = make(most_bytes=400)
     pair = subgroup(channels, (0, 1))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 37
+WIRE_VERSION = 38
 MOST_GATHERED_BYTES = 1 << 20
 """The largest value that a site may contribute to a gathering (:class:`Gather`)."""
 MOST_NAME_CHARACTERS = 200  # of a subgroup's name, and of a gathering's purpose
@@ -795,11 +795,15 @@ class Settled(Message, frozen=True):
 class SubgroupRequest(Message, frozen=True):
     """A site asks for a channel of these members, in rising order; it is one of them.
 
-    The name tells apart subgroups with the same members.
+    Args:
+        members: see above.
+        name: tells apart subgroups with the same members.
+        without: members that were admitted after this place of the site's program, which follows.
     """
 
     members: tuple[int, ...]
     name: str = ""
+    without: tuple[int, ...] = ()
 
 
 class Subgrouped(Message, frozen=True):

@@ -463,20 +463,23 @@ class Channels:
         self._answering.answer(message.channel, answers, outcome)
         return outcome
 
-    def subgroup(self, site: int, members: tuple[int, ...], name: str = "") -> Outcome:
+    def subgroup(
+        self, site: int, members: tuple[int, ...], name: str = "", without: tuple[int, ...] = ()
+    ) -> Outcome:
         """Answer a site that asks for a subgroup.
 
         Args:
             site: the site.
             members: of the subgroup, in rising order.
             name: tells this subgroup from others of the same members.
+            without: see :class:`anabranch.net.messages.SubgroupRequest`.
 
         Raises:
             OutOfPlaceMessage: the members are no rising sites of the run, or lack this one.
             OversizedMessage: the name is too long.
         """
-        self.checks.subgroup(site, members, name)
-        channel = self._subgroups.ask(site, members, name)
+        self.checks.subgroup(site, members, name, without)
+        channel = self._subgroups.ask(site, members, name, without)
         why_closed = self.books.why_closed
         if why_closed is not None:  # a channel that opens after the stop needs its last call, too
             self.close(why_closed)

@@ -448,7 +448,8 @@ class Scheduler:
             case ExchangeEnded():
                 self._outcomes.ended(site, message)
             case SubgroupRequest() if run.started_s is not None:
-                outcome = self.channels.subgroup(site, message.members, message.name)
+                asked = message.members, message.name, message.without
+                outcome = self.channels.subgroup(site, *asked)
                 self._keeper.remember()
                 self._outcomes.follow(outcome)
             case Gather() if run.started_s is not None:

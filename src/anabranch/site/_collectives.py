@@ -557,9 +557,13 @@ class Collectives:
         """
         asked = members, name
         if asked not in self._subgroups:
-            self._scheduler.say(SubgroupRequest(members, name))  # raises where the run is over
+            self._scheduler.say(self._subgroup_request(*asked))  # raises where the run is over
             self._subgroups[asked] = self._loop.create_future()
         return await asyncio.shield(self._subgroups[asked])
+
+    def _subgroup_request(self, members: tuple[int, ...], name: str) -> SubgroupRequest:
+        admitted = frozenset() if self._following is None else self._following.admitted
+        return SubgroupRequest(members, name, (*sorted(admitted & {*members}),))
 
     async def gather(self, value: bytes, channel: int = 0, what: str = "") -> Gathered:
         """Return the members of a channel, and a small value of each, in the order of indices.
@@ -601,6 +605,7 @@ class Collectives:
         kept = self._take_kept(None)
         if kept is not None:
             found = await asyncio.shield(kept.ended)
+            self._subgroups.clear()  # the program's earlier ones have other members
             return found
         await self.settled()
         state, number = self._channels[0], 0
@@ -769,7 +774,7 @@ class Collectives:
                     self._scheduler.post(Unfit(channel, number, asked.unfit))
         for (members, name), future in self._subgroups.items():
             if not future.done():
-                self._scheduler.post(SubgroupRequest(members, name))
+                self._scheduler.post(self._subgroup_request(members, name))
 
     def hear(self, message: AnyMessage) -> None:
         """Act on a message of the scheduler.

@@ -27,6 +27,11 @@ _TURNS_EACH, _MORE_TURNS = 4, 16
 _MORE_KEPT = 2  # results by which it may fall behind meanwhile
 
 
+def has_result(future: asyncio.Future[Any]) -> bool:
+    """Return whether a future has ended well."""
+    return future.done() and not future.cancelled() and future.exception() is None
+
+
 @dataclass(slots=True)
 class FollowedCall:
     """A call that was made in the program's place.
@@ -104,6 +109,14 @@ class Following:
     def keeps_exchange(self) -> bool:
         """Whether that call is an exchange."""
         return bool(self._kept) and self._kept[0].signature is not None
+
+    @property
+    def admitted(self) -> frozenset[int]:
+        """The sites that were admitted by calls which the program has not made yet."""
+        admissions = (each.ended for each in self._kept if each.signature is None)
+        return frozenset().union(
+            *(ended.result().newcomers for ended in admissions if has_result(ended))
+        )
 
     def take(self, signature: Signature | None) -> FollowedCall | None:
         """Return the kept call for the program's next call; None if the two differ.

@@ -89,11 +89,14 @@ class Checks:
         if message.admits and (message.channel or not self.repairs):
             raise OutOfPlaceMessage(f"{self.name(site)} admits newcomers where none can join")
 
-    def subgroup(self, site: int, members: tuple[int, ...], named: str) -> None:
+    def subgroup(
+        self, site: int, members: tuple[int, ...], named: str, without: tuple[int, ...] = ()
+    ) -> None:
         """Check the subgroup that a site asks for.
 
         Raises:
-            OutOfPlaceMessage: the members are no rising sites of the run, or lack this one.
+            OutOfPlaceMessage: the members are no rising sites of the run, or lack this one; or it
+                asks for a channel without itself.
             OversizedMessage: the name is too long.
         """
         if len(named) > MOST_NAME_CHARACTERS:
@@ -104,7 +107,7 @@ class Checks:
         fits = all(0 <= each < self.sites for each in members) and members == tuple(
             sorted({*members})
         )
-        if not fits or site not in members:
+        if not fits or site not in {*members} - {*without}:
             raise OutOfPlaceMessage(f"{self.name(site)} asks for a subgroup of sites {members}")
 
     def snapshot(self, site: int, snapshot: SiteSnapshot) -> None:

@@ -5,7 +5,8 @@ channel, and the others get the same one.
 
 After an admission of newcomers, a request opens another channel, since the subgroup may contain
 newcomers. There is one exception: if some members asked for a subgroup before the admission, the
-others still get the same channel.
+others still get the same channel. A member whose program has not come to the admission yet says so,
+and gets a channel without the newcomers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from anabranch.scheduler.calls import _accounts as accounts
 from anabranch.scheduler.calls._accounts import Name
 from anabranch.scheduler.calls._books import Books
 
-_Asked = tuple[tuple[int, ...], str]  # a subgroup's members, and its name
+# A subgroup's members, its name, and the members that were admitted since.
+_Asked = tuple[tuple[int, ...], str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +57,28 @@ class Subgroups:
         self._opened: list[_Asked] = []  # of the channels from 1 on, in order
         self._asked: dict[int, list[_Asked]] = {}  # by site, in order
 
-    def ask(self, site: int, members: tuple[int, ...], name: str) -> int:
+    def ask(
+        self, site: int, members: tuple[int, ...], name: str, without: tuple[int, ...] = ()
+    ) -> int:
         """Take a site's request for a subgroup; return its channel.
 
         Raises:
             OutOfPlaceMessage: the subgroup was opened while the site was lost, and excludes it.
         """
-        asked = members, name
+        asked: _Asked = members, name, without
+        before = members, name, ()
+        if before in self._current and not {*without} & {
+            *self._books.members(self._current[before])
+        }:
+            asked = before  # it was opened before that admission
         if asked in self._current and site not in self._books.members(self._current[asked]):
             raise OutOfPlaceMessage(
                 f"{self._name(site)} asks for a subgroup that others opened while it was lost, and "
                 "that excludes it; ask for one with another name"
             )
         if asked not in self._current:
-            lost = self._books.lost
-            self._open(asked, tuple(each for each in members if each not in lost))
+            out = {*self._books.lost, *without}
+            self._open(asked, tuple(each for each in members if each not in out))
         so_far = self._asked.setdefault(site, [])
         if asked not in so_far:  # a site asks again after an admission, or without an answer
             so_far.append(asked)
@@ -93,7 +102,10 @@ class Subgroups:
             if len(ours) > len(theirs) or ours[-1] == theirs[len(ours) - 1]:
                 continue
             wanted = ours[-1], theirs[len(ours) - 1]
-            reason = accounts.of_order((site, *wanted[0]), (other, *wanted[1]), self._name)
+            (mine, called, _), (others, other_name, _) = wanted
+            reason = accounts.of_order(
+                (site, mine, called), (other, others, other_name), self._name
+            )
             found += [(self._current[asked], reason) for asked in wanted]
         return found
 
@@ -116,23 +128,23 @@ class Subgroups:
     def __iter__(self) -> Iterator[Subgroup]:
         """Return every subgroup, in the order of their channels."""
         for channel, asked in enumerate(self._opened, 1):
-            is_current = self._current.get(asked) == channel
+            is_current = self._current.get(asked) == channel and not asked[2]
             places = tuple(
                 (site, so_far.index(asked))
                 for site, so_far in self._asked.items()
                 if is_current and asked in so_far
             )
-            yield Subgroup(*asked, self._books[channel].members, is_current, places)
+            yield Subgroup(*asked[:2], self._books[channel].members, is_current, places)
 
     def restore(self, subgroups: Sequence[Subgroup]) -> None:
         """Open the channels of a run after a restart of its scheduler."""
         for each in subgroups:
-            self._open((each.members, each.name), each.inside)
+            self._open((each.members, each.name, ()), each.inside)
         self._current = {
-            (each.members, each.name): channel
+            (each.members, each.name, ()): channel
             for channel, each in enumerate(subgroups, 1)
             if each.is_current
         }
         requests = [(place, site, each) for each in subgroups for site, place in each.asked]
         for _, site, each in sorted(requests, key=lambda request: request[:2]):
-            self._asked.setdefault(site, []).append((each.members, each.name))
+            self._asked.setdefault(site, []).append((each.members, each.name, ()))
