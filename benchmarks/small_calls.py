@@ -5,9 +5,10 @@
 
 Every process joins both groups; blocks of calls of ours and of gloo take turns, so both feel the
 same machine. A call sums 4 floats or 100 KB; or 500 tensors of 200 KB are summed by 500 calls that
-are under way at once, or by one call that has them all (gloo's is ``all_reduce_coalesced``). A
-block's time ends with its last result; settlements are waited for after that. Ours use shared
-memory, and gloo uses TCP, as each does by default. Our scheduler is a process of this machine, too.
+are under way at once, or by one call that has them all (gloo's is ``all_reduce_coalesced``). In
+five further groups the 500 calls are the first, before there is a plan for their size. A block's
+time ends with its last result; settlements are waited for after that. Ours use shared memory, and
+gloo uses TCP, as each does by default. Our scheduler is a process of this machine, too.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from anabranch.overlay import random_complete
 SYSTEMS = "gloo", "anabranch"
 SMALL = {"4 floats": 4, "100 KB": 25_000}
 MANY, MANY_ELEMENTS = 500, 50_000
+STARTS = 5  # groups whose first calls are many
 CASES = (*SMALL, "500 calls", "500 tensors")
 Figures = dict[str, dict[str, list[float]]]  # seconds a call of each block, by case and system
 
@@ -37,18 +39,7 @@ def measure(group: Group, gloo_port: int, blocks: int, calls: int) -> Figures:
     import torch
     import torch.distributed as dist
 
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group(
-        "gloo",
-        init_method=f"tcp://127.0.0.1:{gloo_port}",
-        rank=group.rank,
-        world_size=group.size,
-    )
-    systems: dict[str, Callable[..., Any]] = {
-        "gloo": dist.all_reduce,
-        "anabranch": partial(group.all_reduce, op="sum"),
-    }
+    systems = systems_of(group, gloo_port)
     figures: Figures = {case: {each: [] for each in SYSTEMS} for case in CASES}
     for case, elements in SMALL.items():
         tensor = torch.zeros(elements)
@@ -88,6 +79,41 @@ def measure(group: Group, gloo_port: int, blocks: int, calls: int) -> Figures:
     return figures
 
 
+def measure_first(group: Group, gloo_port: int) -> dict[str, float]:
+    """Return the seconds of many calls at once, the first ones of both groups."""
+    import torch
+    import torch.distributed as dist
+
+    found = {}
+    for system, all_reduce in systems_of(group, gloo_port).items():
+        tensors = [torch.full((MANY_ELEMENTS,), float(group.rank)) for _ in range(MANY)]
+        dist.barrier()
+        began_s = time.perf_counter()
+        all_of(all_reduce, tensors)
+        found[system] = time.perf_counter() - began_s
+        whole = group.size * (group.size - 1) / 2
+        assert all(bool((each == whole).all()) for each in tensors)
+    dist.barrier()
+    dist.destroy_process_group()
+    return found
+
+
+def systems_of(group: Group, gloo_port: int) -> dict[str, Callable[..., Any]]:
+    """Return the all-reduce of each system, after the processes have joined gloo's group, too."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group(
+        "gloo",
+        init_method=f"tcp://127.0.0.1:{gloo_port}",
+        rank=group.rank,
+        world_size=group.size,
+    )
+    return {"gloo": dist.all_reduce, "anabranch": partial(group.all_reduce, op="sum")}
+
+
 def all_of(all_reduce: Callable[..., Any], tensors: list[Any]) -> None:
     """Sum each tensor by a call of its own, all under way at once."""
     handles = [all_reduce(each, async_op=True) for each in tensors]
@@ -104,15 +130,23 @@ def compare(sites: int, blocks: int, calls: int) -> list[dict[str, Any]]:
     """Return the figures of both systems; a block lasts until its last process has the result."""
     # No link is shaped here, so the plan is made for equal ones.
     overlay = random_complete(sites, 0, low_bps=1e10, high_bps=1e10, latency_s=0.0, loss=0.0)
-    answers = spawn(measure, Service(overlay, awareness=None), [free_port(), blocks, calls])
-    rows: list[dict[str, Any]] = []
-    for case in answers[0]:
-        slowest = {
+    service = Service(overlay, awareness=None)
+    answers = spawn(measure, service, [free_port(), blocks, calls])
+    cases = {
+        case: {
             system: [
                 max(each) for each in zip(*(own[case][system] for own in answers), strict=True)
             ]
             for system in SYSTEMS
         }
+        for case in answers[0]
+    }
+    starts = [spawn(measure_first, service, [free_port()]) for _ in range(STARTS)]
+    cases["500 calls, the first"] = {
+        system: [max(own[system] for own in each) for each in starts] for system in SYSTEMS
+    }
+    rows: list[dict[str, Any]] = []
+    for case, slowest in cases.items():
         ratio = median(g / a for g, a in zip(*(slowest[each] for each in SYSTEMS), strict=True))
         row = {
             f"{system}_ms": common.spread([1e3 * each for each in slowest[system]])
