@@ -950,9 +950,24 @@ def _may_be_lost(case: Case, site: int) -> bool:
             case "pause" if fault.site == site and fault.for_s > _PATIENCE_S:
                 return True
             case "unplug" if fault.site == site and fault.for_s > _PATIENCE_S:
-                if not _has_a_way_round(case, site):
+                if not _has_a_way_round(case, site) or _may_miss_a_restart(case, site):
                     return True
     return False
+
+
+def _may_miss_a_restart(case: Case, site: int) -> bool:
+    """Return whether a neighbour may stand still that carries a site's way to the scheduler.
+
+    If the scheduler is started again meanwhile, the site hears nothing of it, until it takes the
+    neighbour for silent. That is later than the scheduler waits.
+    """
+    restarts = any(fault.kind == "restart" for fault in case.faults)
+    return restarts and any(
+        fault.kind == "pause"
+        and fault.for_s > _PATIENCE_S
+        and case.overlay.link(site, fault.site) is not None
+        for fault in case.faults
+    )
 
 
 def _has_a_way_round(case: Case, site: int) -> bool:
