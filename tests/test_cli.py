@@ -85,7 +85,7 @@ def test_plan_draws_trees_and_says_how_near_the_limit_they_are(tmp_path: Path) -
     options = ("--roots", "2", "--html", str(page), "--save", str(saved))
     done = anabranch("plan", "internet2-9", *options)
     assert done.returncode == 0, done.stderr
-    assert "physical limit: 17.8 s" in done.stdout
+    assert "physical limit: 17.9 s" in done.stdout
     assert "dc4 up, share 50.1%" in done.stdout
     assert "star" in done.stdout
     assert page.stat().st_size > 1_000_000
