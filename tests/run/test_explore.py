@@ -105,6 +105,13 @@ def test_a_site_that_left_and_slept_through_a_restart_hears_that_it_may_end() ->
     assert explore.explore(case).violations == ()
 
 
+def test_an_admission_is_made_once_by_a_site_that_follows_and_waits_for_settlements() -> None:
+    """Others called it while the site waited, so it was made in the program's place, and again."""
+    case = make_case(700_004_290)
+    assert case.returns_early
+    assert explore.explore(case).violations == ()
+
+
 def test_a_newcomer_that_dies_while_a_scheduler_waits_for_its_sites_may_join_again() -> None:
     """It was taken for a site that might resume, and its next process ended the scheduler."""
     case = make_case(500_004_898)

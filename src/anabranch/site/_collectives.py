@@ -602,12 +602,12 @@ class Collectives:
             RunAborted: the run ended early.
         """
         found: Admitted
+        await self.settled()  # first: meanwhile, this call may be made in the program's place
         kept = self._take_kept(None)
         if kept is not None:
             found = await asyncio.shield(kept.ended)
             self._subgroups.clear()  # the program's earlier ones have other members
             return found
-        await self.settled()
         state, number = self._channels[0], 0
         if not self.is_new:
             state.gathered += 1
