@@ -270,6 +270,7 @@ class Presence:
             connection.post(Restarted())
             session.go_on(connection, 0)
             self._watch(site, connection)
+            self._take_way(site, message)
             return site
         session.acknowledged(message.heard)
         if site in run.missing:
