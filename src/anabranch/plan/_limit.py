@@ -125,8 +125,8 @@ def _least_across_s(overlay: Overlay, bits: float) -> float:
 
     Take a site u of a set, and a site v outside. Each bit of u's contribution, alone or in a sum,
     crosses the links out of the set on its way to v. They carry a buffer in ``bits / rate``
-    seconds. In none of these does a bit cross that has not come from u, or no longer reaches v in
-    time. So a round takes ``bits / rate`` and the latency from u to v, for the farthest such pair.
+    seconds. A link is of no use before u's bits reach it, nor once it is too late for them to reach
+    v. So a round takes ``bits / rate`` and the latency from u to v, for the farthest such pair.
     """
     inside = _sets(overlay.size)
     goodput_bps, apart_s = overlay.goodput_matrix_bps(), _apart_s(overlay)
