@@ -127,6 +127,13 @@ def collectives() -> list[str]:
         work.wait()
         check("future", work.get_future().wait()[0][0], size * number)
     assert every(work.is_completed() and work.is_success() for work in works)
+    many = [torch.full((100,), float(number)) for number in range(20)]
+    with dist._coalescing_manager(async_ops=True) as coalesced:
+        for each in many:
+            dist.all_reduce(each)
+    (as_one,) = coalesced.works
+    as_one.wait()
+    check("calls as one", [each[-1] for each in many], [size * number for number in range(20)])
     if rank == 1:  # without it no exchange ends, and `then` calls at once where one has
         for each in (0, 2):
             dist.recv(torch.ones(1), each)
