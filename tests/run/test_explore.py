@@ -232,3 +232,9 @@ def test_a_site_that_left_after_its_last_call_does_not_come_back_to_a_scheduler(
 def test_a_site_that_left_and_dies_as_the_only_way_ends_the_group_before_its_next_call() -> None:
     """The link between the last two members is silent, and no call of theirs is under way."""
     assert explore.explore(make_case(5_017_146)).violations == ()
+
+
+def test_a_cut_link_to_a_newcomer_stays_cut_when_it_is_admitted() -> None:
+    """A member found it cut anew before that, and the scheduler knew of the cut to the last one."""
+    case = make_case(900_018_508)
+    assert explore.explore(case).violations == ()

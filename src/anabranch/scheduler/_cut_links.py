@@ -73,10 +73,13 @@ class CutLinks:
         """Act on a lane's end: the neighbour has died if its connection here broke, too."""
         run = self._run
         self._check(site, cut.neighbour)
-        if {(site, cut.neighbour), (cut.neighbour, site)} <= run.losses.cut:
-            return  # the links are cut already
         if cut.incarnation < run.members.incarnations[cut.neighbour]:
             return  # that process is known to have died
+        if {(site, cut.neighbour), (cut.neighbour, site)} <= run.losses.cut:
+            # The links are cut already. Those of a newcomer would be used from its admission on.
+            if run.is_newcomer(cut.neighbour):
+                run.introductions.lane_ended(site, cut.neighbour)
+            return
         run.accused.add(site, cut.neighbour)
         if cut.neighbour in run.missing:
             self._survivors.lose(cut.neighbour, run.missing[cut.neighbour].why, died=True)
