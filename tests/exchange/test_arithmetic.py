@@ -221,4 +221,4 @@ def test_a_code_that_names_no_op_or_wire_is_the_peers_mistake() -> None:
     with pytest.raises(MalformedMessage, match="no operation"):
         op_of(7)
     with pytest.raises(MalformedMessage, match="no wire format"):
-        wire_of(7 << 3)
+        wire_of(15 << 3)

@@ -304,7 +304,7 @@ def test_a_chunk_of_other_terms_is_refused_before_any_of_it_is_added(
     middle.hear(2, 0, 3.0)
     strange = PartialSum(1, 5, 0, (3, 1), other.code)
     with pytest.raises(OutOfPlaceMessage, match="exchange 1 is another one at site 3"):
-        middle.reduction.receive(strange, 4 * other.wire.item_bytes)
+        middle.reduction.receive(strange, 4 * other.wire.block_bytes)
     actions = middle.begin() if early else []
     actions += middle.hear(3, 0, 4.0)
     assert said(actions) == [("sum", 0, 0, [9.0] * 4)]

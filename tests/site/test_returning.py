@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from anabranch.exchange.arithmetic import Flat
+from anabranch.exchange.compressed import Compressed
 from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.group._present import Present
 from anabranch.group._thread import LoopThread
@@ -56,8 +57,11 @@ async def begin(
 async def mean(
     agent: SiteAgent, buffer: Floats, returns_early: bool = True, wire: Wire = Wire.FLOAT32
 ) -> Round:
-    terms = Terms(Op.MEAN, wire, len(buffer))
-    done = await agent.exchange(Flat(buffer), terms, returns_early=returns_early)
+    given = (
+        Compressed(buffer, np.zeros_like(buffer), 1.0, wire) if wire.has_blocks else Flat(buffer)
+    )
+    terms = Terms(Op.MEAN, wire, given.elements)
+    done = await agent.exchange(given, terms, returns_early=returns_early)
     if done.settlement is None:
         await agent.round_ended(done, None)
     return done
@@ -84,7 +88,7 @@ async def test_a_call_returns_once_its_result_is_here_and_is_settled_later() -> 
     assert not cluster.scheduler.channels.is_busy
 
 
-@pytest.mark.parametrize("wire", [Wire.FLOAT32, Wire.FLOAT16, Wire.BFLOAT16])
+@pytest.mark.parametrize("wire", [wire for wire in Wire if wire not in (Wire.SIZES, Wire.INT8)])
 def test_whoever_returned_hands_the_result_on_though_its_program_has_other_data_now(
     wire: Wire,
 ) -> None:
@@ -93,7 +97,7 @@ def test_whoever_returned_hands_the_result_on_though_its_program_has_other_data_
 
 async def hand_on(wire: Wire) -> None:
     network, cluster = await begin(slow=(2, 1))
-    elements = 6000 * 4 // wire.item_bytes
+    elements = wire.elements_of(6000 * 4)
     buffers = [powers(site, elements) for site in range(3)]
     calls = [
         asyncio.create_task(mean(agent, buffer, wire=wire))
@@ -107,7 +111,8 @@ async def hand_on(wire: Wire) -> None:
     network.kill(2)
     calls[2].cancel()
     other = await calls[1]
-    np.testing.assert_allclose(kept, np.full(elements, 7 / 3), rtol=2.0**-8)
+    if wire != Wire.TOP2:  # which loses all but a few of these equal elements
+        np.testing.assert_allclose(kept, np.full(elements, 7 / 3), rtol=2.0**-8)
     np.testing.assert_array_equal(buffers[1], kept)
     settled = await done.settlement
     assert settled.members == other.members == (0, 1)

@@ -119,7 +119,8 @@ class Spread:
         self.terms = terms
         self._site = site
         self._room = room
-        self._arithmetic = arithmetic(op_of(terms), wire_of(terms))
+        self._wire = wire_of(terms)
+        self._arithmetic = arithmetic(op_of(terms), self._wire)
         self._plan: Plan | None = None
         self._places: tuple[Place, ...] = ()
         self._buffer: Buffer | None = None
@@ -208,6 +209,7 @@ class Spread:
             total.divisor,
             self._buffer,
             self._room.scratch if total.is_scratch else None,
+            total.weight,
         )
         return self.start(total.chunk, payload, total.sender)
 
@@ -232,14 +234,14 @@ class Spread:
                 "this site's sum has left"
             )
         if self._plan is None or message.chunk >= len(self._chunks):
-            elements = payload_bytes // self._arithmetic.item_bytes
+            elements = self._wire.elements_of(payload_bytes)
             self._room.take(elements, f"chunk {message.chunk} of exchange {self.exchange}")
             self._early_elements += elements
             early = _Early(memoryview(bytearray(payload_bytes)))
             return Receipt(message, target=early.payload, into=early, owner=self)
         chunk = self._chunks[message.chunk]
-        if payload_bytes != chunk.elements * self._arithmetic.item_bytes:
-            raise other_size(chunk, payload_bytes, self._arithmetic.item_bytes)
+        if payload_bytes != self._wire.bytes_of(chunk.elements):
+            raise other_size(chunk, payload_bytes, self._wire)
         if self._places[chunk.tree].parent != message.path[0]:
             raise OutOfPlaceMessage(
                 f"the result of chunk {chunk.index} comes from site {message.path[0]}, which is "
@@ -252,10 +254,9 @@ class Spread:
         self._started.add(chunk.index)
         if not self._arithmetic.has_numbers:
             return Receipt(message, owner=self)
-        item_bytes = self._arithmetic.item_bytes
         memory = None
         if self._memory is not None:
-            memory = self._memory[chunk.start * item_bytes : chunk.stop * item_bytes]
+            memory = self._arithmetic.part_of(self._memory, chunk)
         elif self._receives:
             assert self._buffer is not None
             memory = self._buffer.memory(chunk.start, chunk.stop, self._arithmetic.wire)
@@ -308,9 +309,8 @@ class Spread:
             assert self._buffer is not None
             self._buffer.write(chunk.start, self._arithmetic.values(receipt.target))
             if self._memory is not None:
-                item_bytes = self._arithmetic.item_bytes
                 self._room.scratch.give(receipt.into)
-                return self._memory[chunk.start * item_bytes : chunk.stop * item_bytes]
+                return self._arithmetic.part_of(self._memory, chunk)
         return receipt.target
 
     def _receive_early(self, message: Result, payload: memoryview) -> list[Action]:
@@ -354,7 +354,7 @@ class Spread:
         return strays
 
     def _give_room(self, payload: memoryview) -> None:
-        elements = len(payload) // self._arithmetic.item_bytes
+        elements = self._wire.elements_of(len(payload))
         self._room.left += elements
         self._early_elements -= elements
 
@@ -363,11 +363,10 @@ class Spread:
 
         The ranges are in order of arrival.
         """
-        item_bytes = self._arithmetic.item_bytes
         held = [*self._held_ranges]
         for index, landing in self._landing.items():
             landing.close()
-            if landed := landing.landed_bytes // item_bytes:
+            if landed := self._wire.elements_of(landing.landed_bytes):
                 start = self._chunks[index].start
                 held.append((start, start + landed))
         self._landing = {}

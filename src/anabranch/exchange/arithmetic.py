@@ -2,7 +2,7 @@
 
 **The payloads, and a root's operation**, by op. w is a weight, x a contribution::
 
-    op      up a tree, float32 or int8      up, 16-bit           the root makes
+    op      up a tree, float32 or int8      up, 16-bit, blocks   the root makes
     MEAN    sum of w x                      sum of w x / sum w   the sum divided by the weights' sum
     SUM     sum of w x                      the same             the sum
     MAX     largest x, w ignored            the same             the largest
@@ -13,6 +13,11 @@
 
 Sums are float32 on every site, whatever the wire format. In 16 bits a mean travels, because sums
 would leave float16's range; the parent multiplies it by its weight again.
+
+**Blocks** (``Wire.has_blocks``) lose bits at every hop. Of the weighted sum that a site passes on,
+or that a root makes the mean of, it tells its buffer what was lost: :class:`KeepsLost`. All that is
+lost, times the weights of those that keep it, plus the result times all weights, is the sum of the
+weighted contributions.
 
 **A sum in progress** (:class:`Accumulator`) grows from the left, while pieces of several children
 arrive interleaved::
@@ -41,11 +46,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial, wraps
-from typing import ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from anabranch.exchange import _blocks
 from anabranch.exchange._halves import to_float32, to_halves
 from anabranch.exchange.terms import EXTREMES, Op, Wire
 from anabranch.plan import Chunk
@@ -55,6 +61,7 @@ R = TypeVar("R")
 Floats = npt.NDArray[np.float32]
 Combine = Callable[..., object]
 Piece = Callable[[int, memoryview], None]
+_ROUNDED = Wire.FLOAT16, Wire.BFLOAT16
 MOST_INTEGER = 127  # magnitude, in the wire format INT8
 _COMBINE: dict[Op, Combine] = {Op.MAX: np.maximum, Op.MIN: np.minimum}  # all others add
 Payload = memoryview | Callable[[], memoryview]
@@ -160,6 +167,14 @@ class Flat:
     def memory(self, start: int, stop: int, wire: Wire) -> memoryview | None:
         """See :class:`Buffer`."""
         return self._bytes[4 * start : 4 * stop] if wire == Wire.FLOAT32 else None
+
+
+@runtime_checkable
+class KeepsLost(Protocol):
+    """A buffer that is told what rounding takes from sums, and keeps it for a later exchange."""
+
+    def keep_lost(self, start: int, lost: Floats) -> None:
+        """Keep what a weighted sum has lost in elements from ``start`` on; replaces the last."""
 
 
 def in_one_piece(buffer: Buffer) -> Buffer:
@@ -318,15 +333,13 @@ class Accumulator:
         self.add(offset_bytes // 4, np.frombuffer(piece, np.float32))
 
     @_in_silence
-    def take_narrow(
-        self, item_bytes: int, weight: float, offset_bytes: int, piece: memoryview
-    ) -> None:
-        """Add a child's piece of one- or two-byte elements, times a weight; see ``add``."""
+    def take_narrow(self, wire: Wire, weight: float, offset_bytes: int, piece: memoryview) -> None:
+        """Add a child's piece in another format than float32, times a weight; see ``add``."""
         assert self._values is not None
         values = self._values(piece)
         if weight != 1.0:
             values *= np.float32(weight)
-        self.add(offset_bytes // item_bytes, values)
+        self.add(wire.elements_of(offset_bytes), values)
 
     def _weighted(self, start: int, stop: int) -> Floats:
         assert self._own is not None
@@ -352,19 +365,19 @@ class Arithmetic:
 
     Attributes:
         op, wire: see above.
-        item_bytes: bytes of an element on the wire.
         has_numbers: False for size-only exchanges.
     """
 
     def __init__(self, op: Op, wire: Wire) -> None:
         self.op = op
         self.wire = wire
-        self.item_bytes = wire.item_bytes
         self.has_numbers = wire != Wire.SIZES
+        self.is_float32 = wire in (Wire.FLOAT32, Wire.SIZES)
+        self.rounds = wire in _ROUNDED or wire.has_blocks
         self._combine: Combine = _COMBINE.get(op, np.add)
         self._is_weighted = op not in EXTREMES
-        self._copies_halves = self.item_bytes == 2 and op == Op.COPY
-        self._travels_as_mean = self.item_bytes == 2 and op in (Op.MEAN, Op.STEP)
+        self._copies_halves = wire in _ROUNDED and op == Op.COPY
+        self._travels_as_mean = self.rounds and op in (Op.MEAN, Op.STEP)
 
     def gather(
         self,
@@ -386,7 +399,7 @@ class Arithmetic:
         """
         if not self.has_numbers:
             return SizedSum(elements)
-        values = None if self.item_bytes == 4 else self.values
+        values = None if self.is_float32 else self.values
         lies: memoryview | None = None
         memory: Floats | None = None
         if overwrites and own is not None:
@@ -418,20 +431,46 @@ class Arithmetic:
         """
         if isinstance(gathering, SizedSum):
             return None
-        if self.item_bytes == 4:
+        if self.is_float32:
             return gathering.take
         factor = weight if self._travels_as_mean else 1.0
-        return partial(gathering.take_narrow, self.item_bytes, factor)
+        take = partial(gathering.take_narrow, self.wire, factor)
+        return _WholeBlocks(take, self.wire.block_bytes) if self.wire.has_blocks else take
 
     @_in_silence
-    def payload_up(self, total: Floats, weight: float) -> memoryview:
+    def payload_up(
+        self, total: Floats, weight: float, start: int = 0, buffer: Buffer | None = None
+    ) -> memoryview:
         """Return the payload for the parent, from a sum and its weight.
 
-        In 16 bits the mean so far travels, since sums would leave float16's range.
+        In 16 bits and in blocks the mean so far travels, since sums would leave float16's range.
+
+        Args:
+            total: the sum of a chunk.
+            weight: of all its contributions.
+            start: the chunk's first element.
+            buffer: this site's, which is told what the payload has lost; None for none.
         """
         if self._travels_as_mean and weight != 1.0:
             total = total / np.float32(weight)
-        return self.encode(total)
+        payload = self.encode(total)
+        self._tell_lost(total, payload, weight, start, buffer)
+        return payload
+
+    def _tell_lost(
+        self, mean: Floats, payload: memoryview, weight: float, start: int, buffer: Buffer | None
+    ) -> Floats | None:
+        """Tell a buffer what a payload of blocks has lost; return the payload's values."""
+        if not self.wire.has_blocks:
+            return None
+        values = self.values(payload)
+        if isinstance(buffer, KeepsLost):
+            lost = mean - values
+            lost *= np.float32(weight)
+            if not np.isfinite(lost.sum()):  # kept, a NaN would be in all later means
+                lost[~np.isfinite(lost)] = 0.0
+            buffer.keep_lost(start, lost)
+        return values
 
     def own_payload(self, buffer: Buffer, start: int, stop: int, weight: float) -> Payload:
         """Return the payload for the parent, from this site's own elements alone.
@@ -439,6 +478,7 @@ class Arithmetic:
         It is the buffer's memory if the format allows. Otherwise it is a function that makes the
         copy when the message leaves, so that no copy waits in a queue.
         """
+        own_weight = weight
         weight = weight if self._is_weighted and not self._travels_as_mean else 1.0
         memory = buffer.memory(start, stop, self.wire) if weight == 1.0 else None
         if memory is not None:
@@ -447,9 +487,15 @@ class Arithmetic:
         @_in_silence
         def copy() -> memoryview:
             own = buffer.read(start, stop)
-            return self.encode(own if weight == 1.0 else own * np.float32(weight))
+            payload = self.encode(own if weight == 1.0 else own * np.float32(weight))
+            self._tell_lost(own, payload, own_weight, start, buffer)
+            return payload
 
         return copy
+
+    def part_of(self, memory: memoryview, chunk: Chunk) -> memoryview:
+        """Return a chunk's part of a whole buffer's memory, which is in wire format."""
+        return memory[self.wire.bytes_of(chunk.start) : self.wire.bytes_of(chunk.stop)]
 
     def finish(
         self,
@@ -458,6 +504,7 @@ class Arithmetic:
         divisor: float,
         buffer: Buffer,
         scratch: Scratch | None = None,
+        weight: float = 1.0,
     ) -> Payload:
         """Write a root's result of a chunk into its buffer; return the payload to hand down.
 
@@ -469,19 +516,22 @@ class Arithmetic:
             divisor: ``total / divisor`` is the mean.
             buffer: this site's buffer.
             scratch: takes the sum's memory back; None where that is not scratch memory.
+            weight: of all contributions.
         """
-        payload = self._finish(chunk, total, divisor, buffer)
+        payload = self._finish(chunk, total, divisor, buffer, weight)
         if scratch is not None:
             scratch.give(total)
         return payload
 
     @_in_silence
-    def _finish(self, chunk: Chunk, total: Floats, divisor: float, buffer: Buffer) -> Payload:
+    def _finish(
+        self, chunk: Chunk, total: Floats, divisor: float, buffer: Buffer, weight: float
+    ) -> Payload:
         if not self.has_numbers:
             return self.encode(total)
         divides = self.op == Op.MEAN and divisor != 1.0
         memory = buffer.memory(chunk.start, chunk.stop, self.wire)
-        if memory is not None and self.item_bytes == 4:
+        if memory is not None and self.is_float32:
             values = np.frombuffer(memory, np.float32)
             if divides:
                 np.divide(total, np.float32(divisor), out=values)
@@ -490,12 +540,13 @@ class Arithmetic:
             return memory
         if divides:
             total = total / np.float32(divisor)
-        if self.item_bytes == 4:
+        if self.is_float32:
             buffer.write(chunk.start, total)
             return lambda: self.encode(buffer.read(chunk.start, chunk.stop))
         payload = self.encode(total)
+        decoded = self._tell_lost(total, payload, weight, chunk.start, buffer)
         # The decoded payload, not `total`: every other site gets the rounded values.
-        buffer.write(chunk.start, self.values(payload))
+        buffer.write(chunk.start, self.values(payload) if decoded is None else decoded)
         return payload
 
     def values(self, data: memoryview) -> Floats:
@@ -504,8 +555,10 @@ class Arithmetic:
         In a 16-bit COPY a value is the bits read as an integer. A conversion to float would change
         the bits of NaNs.
         """
-        if self.item_bytes == 4:
+        if self.is_float32:
             return np.frombuffer(data, np.float32)
+        if self.wire.has_blocks:
+            return _blocks.decode(data, self.wire)
         if self._copies_halves:
             return np.frombuffer(data, np.int16).astype(np.float32)
         if self.wire == Wire.INT8:
@@ -520,14 +573,36 @@ class Arithmetic:
         """
         if not self.has_numbers:
             return _zeros(len(values)).data.cast("B")
-        if self.item_bytes == 4:
+        if self.is_float32:
             return values.data.cast("B")
+        if self.wire.has_blocks:
+            return _blocks.encode(values, self.wire)
         if self._copies_halves:
             return values.astype(np.int16).data.cast("B")
         if self.wire == Wire.INT8:
             check_integers(values)
             return values.astype(np.int8).data.cast("B")
         return to_halves(values, self.wire)
+
+
+class _WholeBlocks:
+    """Passes on the whole blocks of a payload, which arrives in pieces of any length."""
+
+    __slots__ = ("_block_bytes", "_rest", "_take")
+
+    def __init__(self, take: Piece, block_bytes: int) -> None:
+        self._take = take
+        self._block_bytes = block_bytes
+        self._rest = b""  # the beginning of a block
+
+    def __call__(self, offset_bytes: int, piece: memoryview) -> None:
+        if self._rest or len(piece) % self._block_bytes:
+            offset_bytes -= len(self._rest)
+            piece = memoryview(self._rest + bytes(piece))
+            whole = len(piece) // self._block_bytes * self._block_bytes
+            self._rest, piece = bytes(piece[whole:]), piece[:whole]
+        if piece:
+            self._take(offset_bytes, piece)
 
 
 @lru_cache

@@ -332,7 +332,7 @@ class Letters:
                 f"chunk {message.chunk} of a letter, where models have {len(self._bounds)}"
             )
         begin, end = self._bounds[message.chunk]
-        if payload_bytes != (end - begin) * self._arithmetic.item_bytes:
+        if payload_bytes != self._arithmetic.wire.bytes_of(end - begin):
             raise OutOfPlaceMessage(f"chunk {message.chunk} of a letter has {payload_bytes} bytes")
         most = _MOST_WEIGHT if self._rule == "push-sum" else 1.0
         least = 0.0 if message.is_answer else math.ulp(0.0)

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from anabranch.exchange.arithmetic import Buffer, Floats, arithmetic
+from anabranch.exchange.arithmetic import Buffer, Floats, KeepsLost, arithmetic
 from anabranch.exchange.terms import Op, Wire
 
 Ranges = tuple[tuple[int, int], ...]
@@ -159,3 +159,12 @@ class PartOf:
         """See :class:`anabranch.exchange.arithmetic.Buffer`."""
         spans = [*self._spans(start, stop)]
         return self._buffer.memory(*spans[0], wire) if len(spans) == 1 else None
+
+    def keep_lost(self, start: int, lost: Floats) -> None:
+        """See :class:`anabranch.exchange.arithmetic.KeepsLost`; dropped if the whole keeps none."""
+        if not isinstance(self._buffer, KeepsLost):
+            return
+        taken = 0
+        for low, high in self._spans(start, start + len(lost)):
+            self._buffer.keep_lost(low, lost[taken : taken + high - low])
+            taken += high - low

@@ -54,7 +54,7 @@ from anabranch.exchange.arithmetic import (
     SizedSum,
     arithmetic,
 )
-from anabranch.exchange.terms import Op, op_of, wire_of
+from anabranch.exchange.terms import Op, Wire, op_of, wire_of
 from anabranch.net.errors import DuplicateMessage, MalformedMessage, OutOfPlaceMessage
 from anabranch.net.messages import ChunkMessage, PartialSum
 from anabranch.plan import NO_PARENT, Chunk, Place, Plan, places_up
@@ -158,7 +158,7 @@ class Reduction:
         # By (plan version, chunk, elements). An early sum may name a wrong version or size; it must
         # not mix with the right one.
         self._partials: dict[tuple[int, int, int], _Partial] = {}
-        self._is_float32 = self._arithmetic.has_numbers and self._arithmetic.item_bytes == 4
+        self._is_float32 = self._arithmetic.has_numbers and self._arithmetic.is_float32
         self._plan: Plan | None = None
         self._root: Root
         self._places: tuple[Place, ...] = ()
@@ -188,10 +188,10 @@ class Reduction:
         self._contributes = self._site in (plan.members if contributors is None else contributors)
         self._awaits_own = self._contributes
         is_lone = contributors is not None and len(contributors) == 1
-        # Even a lone contribution is scaled by a SUM, which adds weighted elements, and by a 16-bit
-        # MEAN, which travels divided by its weight.
-        op, is_half = self._arithmetic.op, self._arithmetic.item_bytes == 2
-        self._is_lone = is_lone and op != Op.SUM and not (op == Op.MEAN and is_half)
+        # Even a lone contribution is scaled by a SUM, which adds weighted elements, and by a MEAN
+        # in 16 bits or in blocks, which travels divided by its weight.
+        op, act = self._arithmetic.op, self._arithmetic
+        self._is_lone = is_lone and op != Op.SUM and not (op == Op.MEAN and act.rounds)
 
     def deal(self, chunks: Sequence[Chunk]) -> list[Action]:
         """Take in the next chunks and the trees that carry them.
@@ -227,7 +227,6 @@ class Reduction:
         self._own, self._awaits_own = (buffer, weight), False
         payload = self._arithmetic.own_payload(buffer, 0, buffer.elements, self._factor(weight))
         self._own_bytes = payload if isinstance(payload, memoryview) else None
-        self._item_bytes = self._arithmetic.wire.item_bytes
         actions: list[Action] = []
         for chunk in self._chunks:
             actions += self._join_own(chunk, self._partials.get(self._key(chunk)))
@@ -290,18 +289,18 @@ class Reduction:
             OutOfPlaceMessage: the terms, plan, chunk, size or child are not this exchange's.
         """
         child, index = message.path[0], message.chunk
-        item_bytes = self._arithmetic.item_bytes
+        wire = self._arithmetic.wire
         if not _LEAST_WEIGHT <= message.weight <= _MOST_WEIGHT:
             raise MalformedMessage(f"chunk {index} has weight {message.weight:g}, out of range")
-        if index < 0 or payload_bytes == 0 or payload_bytes % item_bytes:
+        if index < 0 or payload_bytes == 0 or payload_bytes % wire.block_bytes:
             raise MalformedMessage(
-                f"chunk {index} has {payload_bytes} bytes, no multiple of {item_bytes}"
+                f"chunk {index} has {payload_bytes} bytes, no multiple of {wire.block_bytes}"
             )
         if message.terms != self.terms:
             raise other_terms(message)
         if self._plan is not None:
             self._check(self._plan, message, payload_bytes, child)
-        key = message.version, index, payload_bytes // item_bytes
+        key = message.version, index, wire.elements_of(payload_bytes)
         partial = self._partials.get(key)
         if index in self.sums or (partial is not None and child in partial.started):
             raise DuplicateMessage(f"chunk {index} of {self._name} from site {child}")
@@ -321,8 +320,8 @@ class Reduction:
         if message.chunk >= len(self._chunks):
             return  # not dealt yet
         chunk = self._chunks[message.chunk]
-        if payload_bytes != chunk.elements * self._arithmetic.item_bytes:
-            raise other_size(chunk, payload_bytes, self._arithmetic.item_bytes)
+        if payload_bytes != self._arithmetic.wire.bytes_of(chunk.elements):
+            raise other_size(chunk, payload_bytes, self._arithmetic.wire)
         if child not in self._places[chunk.tree].children:
             raise OutOfPlaceMessage(
                 f"site {child} sends nothing to this site for chunk {chunk.index} of {self._name}"
@@ -374,7 +373,9 @@ class Reduction:
             divisor = 1.0 if self._is_lone else weight
             is_scratch = complete.gathering.is_scratch
             return self._root.take(Total(chunk, total, weight, divisor, sender, is_scratch))
-        send = self._send(chunk, place, self._arithmetic.payload_up(total, weight), weight)
+        own = None if self._own is None else self._own[0]
+        payload = self._arithmetic.payload_up(total, weight, chunk.start, own)
+        send = self._send(chunk, place, payload, weight)
         if complete.gathering.is_scratch:
             send.free = functools.partial(self._room.scratch.give, total)
         return [send]
@@ -392,8 +393,7 @@ class Reduction:
             return self._root.take(Total(chunk, own, weight, 1.0, None))
         payload: Payload
         if self._own_bytes is not None:
-            each = self._item_bytes
-            payload = self._own_bytes[each * chunk.start : each * chunk.stop]
+            payload = act.part_of(self._own_bytes, chunk)
         else:
             payload = act.own_payload(buffer, chunk.start, chunk.stop, self._factor(weight))
         return [self._send(chunk, place, payload, weight)]
@@ -455,11 +455,11 @@ def other_chunk(message: ChunkMessage, plan: Plan, total: int) -> OutOfPlaceMess
     return OutOfPlaceMessage(f"chunk {message.chunk} of {total}")
 
 
-def other_size(chunk: Chunk, payload_bytes: int, item_bytes: int) -> OutOfPlaceMessage:
+def other_size(chunk: Chunk, payload_bytes: int, wire: Wire) -> OutOfPlaceMessage:
     """Return the error for a payload that does not have its chunk's size."""
+    dealt = wire.bytes_of(chunk.elements)
     return OutOfPlaceMessage(
-        f"chunk {chunk.index} has {payload_bytes} bytes where the plan deals "
-        f"{chunk.elements * item_bytes}"
+        f"chunk {chunk.index} has {payload_bytes} bytes where the plan deals {dealt}"
     )
 
 

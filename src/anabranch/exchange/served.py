@@ -228,7 +228,7 @@ class Served:
         early = [each for each in self._early if each[0].epoch <= epoch]
         self._early = [each for each in self._early if each[0].epoch > epoch]
         for message, payload in early:
-            self._room.left += len(payload) // self._arithmetic.item_bytes
+            self._room.left += self._arithmetic.wire.elements_of(len(payload))
             actions += self._receive_early(message, payload)
         return actions
 
@@ -350,7 +350,7 @@ class Served:
             if message.epoch > self.epoch:
                 self._early.append((kept.message, kept.payload))
                 return []
-            self._room.left += len(kept.payload) // self._arithmetic.item_bytes
+            self._room.left += self._arithmetic.wire.elements_of(len(kept.payload))
             return self._receive_early(kept.message, kept.payload)
         if isinstance(owner, Spread):
             return self._count(message.exchange, owner, owner.received(receipt))
@@ -455,7 +455,7 @@ class Served:
             return Receipt(message)
         elif message.epoch > self.epoch:
             self._room.take(
-                payload_bytes // self._arithmetic.item_bytes,
+                self._arithmetic.wire.elements_of(payload_bytes),
                 f"chunk {message.chunk} of the model for update {message.exchange}",
             )
             kept = _EarlyChunk(message, memoryview(bytearray(payload_bytes)))

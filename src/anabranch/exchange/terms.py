@@ -49,20 +49,63 @@ class Wire(IntEnum):
     """Payloads as long as float32, without numbers: for simulations that only measure time."""
     INT8 = 4
     """Integers from -127 to 127. Any other value or sum is an error, and is never rounded."""
+    BLOCKS8 = 5
+    """Blocks of 256 elements: a scale, and 8 bits an element. Only means; each hop rounds."""
+    BLOCKS4 = 6
+    """The same with 4 bits an element."""
+    BLOCKS2 = 7
+    """The same with 2 bits an element."""
+    TOP2 = 8
+    """Blocks of 4096 elements: two magnitudes, the places of the 64 largest, 2 bits for each."""
 
     @property
-    def item_bytes(self) -> int:
-        """Bytes of an element."""
-        return _ITEM_BYTES[self]
+    def block_elements(self) -> int:
+        """The elements of a block, which travels whole; 1 for formats without blocks."""
+        return _BLOCKS[self][0]
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block."""
+        return _BLOCKS[self][1]
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether elements travel in blocks, and lose bits that a site may keep for later."""
+        return self.block_elements > 1
+
+    def bytes_of(self, elements: int) -> int:
+        """Return the bytes of whole blocks."""
+        block_elements, block_bytes = _BLOCKS[self]
+        return elements // block_elements * block_bytes
+
+    def elements_of(self, size_bytes: int) -> int:
+        """Return the elements of the whole blocks that some bytes have."""
+        block_elements, block_bytes = _BLOCKS[self]
+        return size_bytes // block_bytes * block_elements
+
+    def padded(self, elements: int) -> int:
+        """Return the elements of the blocks that some elements fill."""
+        return -(-elements // self.block_elements) * self.block_elements
 
 
-_ITEM_BYTES = {
-    Wire.FLOAT32: 4,
-    Wire.FLOAT16: 2,
-    Wire.BFLOAT16: 2,
-    Wire.SIZES: 4,
-    Wire.INT8: 1,
+TOP = 64
+"""The elements of a block of :attr:`Wire.TOP2` that travel."""
+_SCALE_BYTES, _PLACE_BITS = 4, 12  # of a scale, a float32; of a place among 4096 elements
+_BLOCKS = {  # the elements and bytes of a block
+    Wire.FLOAT32: (1, 4),
+    Wire.FLOAT16: (1, 2),
+    Wire.BFLOAT16: (1, 2),
+    Wire.SIZES: (1, 4),
+    Wire.INT8: (1, 1),
+    Wire.BLOCKS8: (256, _SCALE_BYTES + 256),
+    Wire.BLOCKS4: (256, _SCALE_BYTES + 256 // 2),
+    Wire.BLOCKS2: (256, _SCALE_BYTES + 256 // 4),
+    Wire.TOP2: (4096, 2 * _SCALE_BYTES + TOP * (_PLACE_BITS + 2) // 8),
 }
+MOST_BLOCK_BYTES = max(block_bytes for _, block_bytes in _BLOCKS.values())
+"""Bytes of the largest block of any format."""
+_WIRE_BITS = 4  # of a code of terms, above three for the op
+_WIRE_CODES = (1 << _WIRE_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +140,28 @@ class Terms:
 
     @property
     def code(self) -> int:
-        """Op and wire format in the low six bits, a 25-bit hash of the rest above."""
+        """Op and wire format in the low seven bits, a 24-bit hash of the rest above."""
         told = f"{self.elements} {self.source} {self.receivers}"
         if self.tensors:
             told += f" {self.tensors}"
-        rest = zlib.crc32(told.encode()) & 0x1FFFFFF
-        return rest << 6 | self.wire << 3 | self.op
+        rest = zlib.crc32(told.encode()) & 0xFFFFFF
+        return (rest << _WIRE_BITS | self.wire) << 3 | self.op
+
+    @property
+    def planned_elements(self) -> int:
+        """See :func:`planned_elements`."""
+        return planned_elements(self)
+
+    def place_of(self, planned: int) -> int:
+        """Return where a place of the planned buffer lies in this one, at a block's beginning.
+
+        >>> terms = Terms(Op.MEAN, Wire.BLOCKS4, 2560)
+        >>> [terms.place_of(planned) for planned in (0, 32, 33, 100, 330)]
+        [0, 0, 256, 768, 2560]
+        """
+        if not self.wire.has_blocks:
+            return planned
+        return min(self.wire.elements_of(4 * planned), self.elements)
 
     def __str__(self) -> str:
         what = self.op.name.lower() if self.source is None else f"broadcast from {self.source}"
@@ -112,6 +171,18 @@ class Terms:
         if self.tensors:
             how += f" in tensors of {_listed(self.tensors)}"
         return f"{what} of {how} ({self.wire.name.lower()} on the wire)"
+
+
+def planned_elements(terms: Terms | Signature) -> int:
+    """Return the elements of four bytes that an exchange is planned for.
+
+    Blocks are planned by their bytes. 16-bit floats are planned as float32.
+
+    >>> [planned_elements(Terms(Op.MEAN, wire, 2560)) for wire in (Wire.BLOCKS4, Wire.BFLOAT16)]
+    [330, 2560]
+    """
+    wire = Wire(terms.wire)
+    return -(-wire.bytes_of(terms.elements) // 4) if wire.has_blocks else terms.elements
 
 
 def _listed(tensors: tuple[int, ...], most: int = 8) -> str:
@@ -157,11 +228,11 @@ def wire_of(code: int) -> Wire:
         MalformedMessage: it names none.
     """
     try:
-        return Wire(code >> 3 & 7)
+        return Wire(code >> 3 & _WIRE_CODES)
     except ValueError:
         raise MalformedMessage(f"terms {code} name no wire format") from None
 
 
 def has_numbers(code: int) -> bool:
     """Return whether payloads under a code of terms have numbers; true for an unknown format."""
-    return code >> 3 & 7 != Wire.SIZES
+    return code >> 3 & _WIRE_CODES != Wire.SIZES

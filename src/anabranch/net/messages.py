@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 39
+WIRE_VERSION = 40
 MOST_GATHERED_BYTES = 1 << 20
 """The largest value that a site may contribute to a gathering (:class:`Gather`)."""
 MOST_NAME_CHARACTERS = 200  # of a subgroup's name, and of a gathering's purpose

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from anabranch import plan as plans
-from anabranch.exchange.terms import Wire
+from anabranch.exchange.terms import Wire, planned_elements
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import (
     Admitted,
@@ -268,7 +268,7 @@ class Channels:
         self._answering.answer(message.channel, answers, outcome)
         if is_first:
             if signature.source is None and not signature.receivers:
-                book.leases.note(signature.elements)
+                book.leases.note(planned_elements(signature))
             self._lease(message.channel, book, outcome)
         if message.calls:
             self._call(site, message, outcome)
@@ -427,7 +427,7 @@ class Channels:
         book.leases.every_s = message.every_s
         if awaited is not None and not awaited.receivers:
             self.results += 1
-            self.result_bytes += Wire(awaited.wire).item_bytes * awaited.elements
+            self.result_bytes += Wire(awaited.wire).bytes_of(awaited.elements)
         if message.number not in book.held:
             self._dealing.forget(exchange)
             self._answering.use_room(outcome)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from anabranch.exchange.terms import planned_elements
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import ChannelSnapshot, Signature
 from anabranch.plan import Plan
@@ -384,7 +385,9 @@ class ExchangeBook:
         """Return how a leased exchange's chunks go; None if no lease says so."""
         lease = self.leases.of(number)
         is_of_all = lease is not None and _all_contribute(signature)
-        return lease.cuts.get(signature.elements) if lease is not None and is_of_all else None
+        if lease is None or not is_of_all:
+            return None
+        return lease.cuts.get(planned_elements(signature))
 
     def _answer(self, request: Request, is_ahead: bool) -> Granted | Disagreement:
         site, number, signature = request.site, request.number, request.signature

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from anabranch import plan as plans
+from anabranch.exchange.terms import planned_elements
 from anabranch.net.messages import Signature
 from anabranch.plan import Plan
 
@@ -57,7 +58,9 @@ class PlansBySize:
 
     def for_exchange(self, signature: Signature) -> Plan | None:
         """Return the plan for an exchange; a transfer has the latest, and its parts have others."""
-        return self.latest if signature.receivers else self.of(signature.elements)
+        if signature.receivers:
+            return self.latest
+        return self.of(planned_elements(signature))
 
     def replace(self, plan: Plan, elements: int) -> None:
         """Replace all plans, since the network has changed.

@@ -27,7 +27,7 @@ from anabranch import plan as plans
 from anabranch.exchange import ranges
 from anabranch.exchange.arithmetic import Buffer, Flat, Floats
 from anabranch.exchange.ranges import Bits, PartOf, Ranges
-from anabranch.exchange.terms import Op, Terms, signature_of
+from anabranch.exchange.terms import Op, Terms, Wire, signature_of
 from anabranch.net.messages import (
     Grant,
     Holding,
@@ -211,10 +211,13 @@ class Call:
         is_first = part.exchange == self._grant.exchange
         terms = self._terms
         if not is_first:
-            op = self._terms.op if part.source is None else Op.COPY
-            terms = Terms(op, self._terms.wire, elements, part.source)
-            if op == Op.COPY != self._terms.op and terms.wire.item_bytes == 2:
-                buffer = Bits(buffer, terms.wire)
+            op, wire = self._terms.op if part.source is None else Op.COPY, self._terms.wire
+            is_copied = op == Op.COPY != self._terms.op
+            if is_copied and wire.has_blocks:
+                wire = Wire.FLOAT32  # blocks made of a result might round it again
+            terms = Terms(op, wire, elements, part.source)
+            if is_copied and wire in (Wire.FLOAT16, Wire.BFLOAT16):
+                buffer = Bits(buffer, wire)
         self._running[part.exchange] = part.ranges
         latest = await self._exchanging.exchange(
             part.exchange,

@@ -278,7 +278,7 @@ class Collectives:
         state = self._channels[channel]
         if (channel == 0 and self._following is not None) or state.ahead is not None:
             return
-        if state.leased(state.number + 1, terms.elements) is not None:
+        if state.leased(state.number + 1, terms.planned_elements) is not None:
             return
         if state.over is None and not self._scheduler.is_over:
             state.ahead = self._asked_for(state, signature_of(terms))
@@ -384,7 +384,7 @@ class Collectives:
             return None
         if state.gathering:  # the others may have made these calls in another order
             return None
-        leased = state.leased(state.number + 1, terms.elements)
+        leased = state.leased(state.number + 1, terms.planned_elements)
         size_bytes = _ELEMENT_BYTES * terms.elements
         if leased is None or sum(self._leased.values()) + size_bytes > self._most_leased_bytes:
             return None
@@ -894,7 +894,7 @@ def _round(
         tree,
         waited_for,
         underway.channel,
-        terms.wire.item_bytes * terms.elements,
+        terms.wire.bytes_of(terms.elements),
         members,
         contributions,
         is_last=is_last,

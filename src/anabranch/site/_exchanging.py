@@ -138,7 +138,7 @@ class Exchanging:
             chunks = _dealt(plan, terms, chunk_elements)
             total = len(chunks)
         else:
-            cuts = cut(plan, buffer.elements, chunk_elements)
+            cuts = _cut(plan, terms, chunk_elements)
             chunks, total = _next_chunks(cuts, 0, trees), len(cuts)
         if self._may_disagree and not self.may_begin(number, terms):
             early = self._active.pop(number)
@@ -275,7 +275,20 @@ class Exchanging:
 def _dealt(plan: Plan, terms: Terms, chunk_elements: int) -> Sequence[Chunk]:
     if terms.tensors:
         return deal_tensors(plan, terms.tensors, chunk_elements)
-    return deal(plan, terms.elements, chunk_elements)
+    dealt = deal(plan, terms.planned_elements, chunk_elements)
+    if not terms.wire.has_blocks:
+        return dealt
+    bounds = ((each.tree, terms.place_of(each.start), terms.place_of(each.stop)) for each in dealt)
+    filled = [each for each in bounds if each[1] < each[2]]
+    return [Chunk(index, *each) for index, each in enumerate(filled)]
+
+
+def _cut(plan: Plan, terms: Terms, chunk_elements: int) -> tuple[tuple[int, int], ...]:
+    cuts = cut(plan, terms.planned_elements, chunk_elements)
+    if not terms.wire.has_blocks:
+        return cuts
+    bounds = ((terms.place_of(start), terms.place_of(stop)) for start, stop in cuts)
+    return tuple((start, stop) for start, stop in bounds if start < stop)
 
 
 def _end_if_complete(exchange: Exchange, ended: asyncio.Future[None]) -> None:

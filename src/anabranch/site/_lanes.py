@@ -37,7 +37,7 @@ import numpy as np
 
 from anabranch.exchange.actions import Send
 from anabranch.exchange.arithmetic import payload_without_numbers
-from anabranch.exchange.terms import has_numbers
+from anabranch.exchange.terms import MOST_BLOCK_BYTES, has_numbers
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.frames import Sink
 from anabranch.net.messages import ChunkMessage, Credit, Message, Stamp
@@ -298,10 +298,10 @@ class Relays:
             raise OutOfPlaceMessage(
                 f"path {message.path} goes on to site {to}, but no link leads there"
             )
-        if not 0 < payload_bytes <= 4 * config.most_chunk_elements:
+        most_bytes = 4 * config.most_chunk_elements + MOST_BLOCK_BYTES
+        if not 0 < payload_bytes <= most_bytes:
             raise OutOfPlaceMessage(
-                f"a chunk to relay has {payload_bytes} bytes, must have 1 to "
-                f"{4 * config.most_chunk_elements}"
+                f"a chunk to relay has {payload_bytes} bytes, must have 1 to {most_bytes}"
             )
         incarnation = self._neighbourhood.incarnations[sender]
         held = message.path, incarnation

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from anabranch import plan as plans
+from anabranch.exchange.terms import planned_elements
 from anabranch.net.messages import ExchangeFailed, Gathered, GatherFailed, Grant, Message
 from anabranch.scheduler.calls import _accounts as accounts
 from anabranch.scheduler.calls._accounts import Name
@@ -129,7 +130,8 @@ class Answering:
         outcome.say += [(member, gathered) for member in members]
 
     def _granted(self, channel: int, answer: Granted, outcome: Outcome) -> None:
-        books, elements = self._books, answer.signature.elements
+        books, signature = self._books, answer.signature
+        elements = planned_elements(signature)
         if answer.is_first:
             self._dealing.begin(answer, books[channel].members)
             books.largest_elements = max(books.largest_elements, elements)

@@ -53,6 +53,7 @@ class Checks:
             or signature.wire not in _WIRES
             or (signature.receivers and not self._may_be_transfer(signature))
             or (signature.tensors and not _fit(signature.tensors, signature.elements))
+            or not _may_be_blocks(signature)
         ):
             raise OutOfPlaceMessage(
                 f"{self.name(site)} asks to exchange {signature}, which is impossible"
@@ -134,6 +135,14 @@ class Checks:
                     )
             if min(counts) < 0:
                 raise OutOfPlaceMessage(f"{self.name(site)} reports negative numbers: {counts}")
+
+
+def _may_be_blocks(signature: Signature) -> bool:
+    """Return whether elements fill their blocks, and blocks carry a mean without copies."""
+    wire = Wire(signature.wire)
+    is_mean = signature.op == Op.MEAN and signature.source is None and not signature.receivers
+    is_whole = signature.elements % wire.block_elements == 0 and not signature.tensors
+    return not wire.has_blocks or (is_mean and is_whole)
 
 
 def _fit(tensors: tuple[int, ...], elements: int) -> bool:

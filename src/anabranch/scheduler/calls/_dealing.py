@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from anabranch.exchange.terms import planned_elements
 from anabranch.net.messages import Dispatched, Progress
 from anabranch.plan import Plan, interleave
 from anabranch.scheduler._dispatch import Dispatcher
@@ -49,7 +50,8 @@ class Dealing:
         A broadcast or a transfer is dealt beforehand: it gains nothing from another tree.
         """
         signature, plan = granted.signature, granted.plan
-        cut = granted.cut or self.cut(plan, signature.elements, members)
+        elements = planned_elements(signature)
+        cut = granted.cut or self.cut(plan, elements, members)
         chunk_elements, dispatched = cut.chunk_elements, cut.dispatched
         self._chunk_elements[granted.exchange] = chunk_elements
         all_contribute = signature.source is None and not signature.receivers

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from anabranch.exchange.terms import planned_elements
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import Signature
 
@@ -121,7 +122,8 @@ class Requests:
 
     def _count(self, signature: Signature, change: int) -> None:
         if not signature.receivers:
-            size = signature.elements, signature.source is None
+            elements = planned_elements(signature)
+            size = elements, signature.source is None
             self.sizes[size] += change
             if not self.sizes[size]:
                 del self.sizes[size]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from anabranch.exchange.terms import planned_elements
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import (
     Admitted,
@@ -139,4 +140,5 @@ class Restoring:
             granted = [each for each in opened if each.exchange]
             self._dealing.restore(held.exchange, granted[0].chunk_elements)
             self._settling.restore(channel, number, opened, contributions, outcome)
-            books.largest_elements = max(books.largest_elements, held.signature.elements)
+            elements = planned_elements(held.signature)
+            books.largest_elements = max(books.largest_elements, elements)

@@ -39,6 +39,7 @@ from operator import itemgetter
 from anabranch import plan as plans
 from anabranch.exchange import ranges
 from anabranch.exchange.ranges import Ranges
+from anabranch.exchange.terms import planned_elements
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import (
     Contribution,
@@ -221,7 +222,7 @@ class Settling:
         """Tell members the repair of an exchange, or fail it."""
         channel, number = message.channel, message.number
         signature = book.held[number].signature
-        way = book.plans.of(signature.elements) or book.plan
+        way = book.plans.of(planned_elements(signature)) or book.plan
         parts: tuple[RepairPart, ...] | None
         if {*book.members} - {*signature.receivers} and signature.receivers:
             parts = self._handed_on(book, signature, way.version, unsettled)
