@@ -511,7 +511,7 @@ def test_a_site_that_joins_later_gets_the_state_of_averages(how: dict[str, Any])
         ({"every": Moved(by=0.1), "fragments": 2}, "fragments: each of 2 fragments"),
         ({"every": 64, "fragments": 64}, "fragments: 64 of 5 elements; give fewer"),
         ({"every": 4, "weight": 0.0}, "weight"),
-        ({"every": 4, "wire": "int8"}, "wire is 'int8', must be one of float32"),
+        ({"every": 4, "wire": "int3"}, "wire is 'int3', must be one of float32"),
     ],
     ids=repr,
 )

@@ -1,9 +1,10 @@
 """A model that sites average between the local steps of a user's loop.
 
 Each average is one exchange. It carries the model or its change, the floating-point buffers, and a
-trailer (:mod:`anabranch.train.trailer`). The trailer says whether the site still trains, so that
-sites with unequal numbers of steps end together. A broadcast at the same time copies the other
-buffers.
+trailer (:mod:`anabranch.train.trailer`). Where the change travels in blocks of few bits, buffers
+and trailer have an exchange of their own, in float32. The trailer says whether the site still
+trains, so that sites with unequal numbers of steps end together. A broadcast at the same time
+copies the other buffers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from anabranch.group._buffers import Buffers
 from anabranch.group.tensors import Tensors
 from anabranch.period import AnyPeriod, Every
 from anabranch.site.round import ExchangeError, RunEnded
-from anabranch.train.averaging import Average, Floats, Outer
+from anabranch.train.averaging import FORMATS, Average, Floats, Outer
 from anabranch.train.local_steps import LocalSteps, check
 from anabranch.train.trailer import Agreement, read_trailer, write_trailer
 
@@ -41,18 +42,22 @@ class Calls:
     Args:
         mean: begins a mean. Takes a part of the model, the arrays beside it, this site's weight,
             and whether to call the members that are behind.
+        compressed: begins a mean in blocks of few bits. Takes an array, another that gets what is
+            lost, this site's weight, and whether to call the members that are behind.
         copy: begins a broadcast of the first member's tensors.
         gather: returns every member's bytes, by name.
         is_called: returns whether another member has begun the next mean, and called this one.
         is_rounded: whether means are rounded to halves on the way.
         now_s: returns the loop's time, which measures steps.
         is_over: returns whether the run is over, as far as completed averages show.
-        ask_ahead: requests the plan of the next mean before that begins; takes its elements. None
+        ask_ahead: requests the plan of the next mean before that begins; takes its elements, the
+            compressed ones alone where a part of the model is compressed. None
             where no site can tell which step is the last before that mean.
         settle: waits until every member holds the results of all averages before.
     """
 
     mean: Callable[[list[Any], list[Any], float, bool], Handle]
+    compressed: Callable[[Floats, Floats, float, bool], Handle]
     copy: Callable[[list[Any]], Handle]
     gather: Callable[[bytes], dict[str, bytes]]
     is_called: Callable[[], bool]
@@ -72,6 +77,7 @@ class _Flying:
         fragment: which fragment of the model it averages; that of fragment 0 has the buffers too.
         base: the checksum of this site's model after the last average.
         handle: the exchange; None where the average was loaded with a state.
+        beside: the exchange of buffers and trailer, if that is another.
         copying: the broadcast of copied buffers; None where there are none.
         is_late: whether it began when this site knew already that the run is over.
     """
@@ -80,6 +86,7 @@ class _Flying:
     fragment: int
     base: int = 0
     handle: Handle | None = None
+    beside: Handle | None = None
     copying: Handle | None = None
     is_late: bool = False
 
@@ -235,12 +242,18 @@ class ModelAverage:
         beside = self._buffers.contribute() if has_buffers else []
         words = self._buffers.words() if has_buffers and self._buffers.has_copied else []
         part, beside = self._local.begin(), [*beside, said]
-        self._exchanged[fragment] = sum(math.prod(each.shape) for each in (*part, *beside))
-        handle = self._calls.mean(part, beside, weight, calls)
+        lost, apart = self._local.lost, None
+        if lost is None:
+            handle = self._calls.mean(part, beside, weight, calls)
+            part = [*part, *beside]
+        else:
+            handle = self._calls.compressed(part[0], lost, weight, calls)
+            apart = self._calls.mean([], beside, weight, False)
+        self._exchanged[fragment] = sum(math.prod(each.shape) for each in part)
         copying = self._calls.copy(words) if words else None
         self._contributed_at[fragment] = steps
         is_late = self._calls.is_over()
-        self._flying.append(_Flying(said, fragment, base, handle, copying, is_late))
+        self._flying.append(_Flying(said, fragment, base, handle, apart, copying, is_late))
 
     def _take_ripe(self) -> bool:
         is_used = False
@@ -254,6 +267,8 @@ class ModelAverage:
         if flying.handle is not None:
             try:
                 seconds = flying.handle.result.seconds
+                if flying.beside is not None:
+                    seconds = max(seconds, flying.beside.result.seconds)
             except ExchangeError as error:
                 self._flying.popleft()
                 self._local.drop()
@@ -268,7 +283,7 @@ class ModelAverage:
             self._buffers.take()
             if has_copied:
                 self._buffers.take_words()
-        if self._average.outer is not None and not heard.is_fresh:
+        if self._average.steps_by is not None and not heard.is_fresh:
             self._tensors.refresh()
             has_strayed = self._local.has_strayed
             self._local.take_mean_alone()  # a step of the outer optimiser would add its momentum
@@ -280,7 +295,7 @@ class ModelAverage:
                     "the optimizer that it was given"
                 )
             return False
-        if self._average.outer is not None or self._average.delay:
+        if self._average.steps_by is not None or self._average.delay:
             self._tensors.refresh()  # keeps the steps made meanwhile
         self._local.take(seconds)
         self._tensors.finish()
@@ -345,6 +360,8 @@ class ModelAverage:
         for flying in self._flying:
             if flying.handle is not None:
                 flying.handle.wait()
+                if flying.beside is not None:
+                    flying.beside.wait()
                 self._has_copied(flying)
         self._calls.settle()
         return {
@@ -424,7 +441,7 @@ def period_of(every: Any) -> AnyPeriod:
     )
 
 
-def average_of(outer: Any, delay: Any, fragments: Any) -> Average:
+def average_of(outer: Any, delay: Any, fragments: Any, wire: Any) -> Average:
     """Return the rule of averages of a user's arguments.
 
     Raises:
@@ -439,7 +456,12 @@ def average_of(outer: Any, delay: Any, fragments: Any) -> Average:
     for name, number in whole.items():
         if not isinstance(number, Integral):
             raise ValueError(f"{name} is {number!r}, must be an integer")
-    return checked(Average(outer=outer, **{name: int(each) for name, each in whole.items()}))
+    travels: Any = "float32" if wire is None else wire
+    if travels not in FORMATS:
+        raise ValueError(f"wire is {wire!r}, must be one of {', '.join(FORMATS)}")
+    return checked(
+        Average(outer=outer, wire=travels, **{name: int(each) for name, each in whole.items()})
+    )
 
 
 def _with_tensors(state: Any) -> Any:

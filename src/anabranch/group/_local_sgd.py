@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from anabranch.group._average import ModelAverage
 from anabranch.group.blocking_group import Group
 from anabranch.period import AnyPeriod
-from anabranch.train.averaging import Outer
+from anabranch.train.averaging import Outer, WireName
 from anabranch.train.sharded import check_whole
 
 
@@ -68,7 +68,7 @@ class LocalSGD:
         delay: int = 0,
         fragments: int = 1,
         weight: float = 1.0,
-        wire: Literal["float32", "float16", "bfloat16"] | None = None,
+        wire: WireName | None = None,
     ) -> None:
         self._model = model
         self._optimizer = optimizer

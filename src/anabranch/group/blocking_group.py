@@ -96,10 +96,11 @@ from anabranch.net.tls import Credentials, identity_of
 from anabranch.site.round import Round, RunEnded
 
 if TYPE_CHECKING:
+    from anabranch.exchange.compressed import Compressed
     from anabranch.group._average import ModelAverage
     from anabranch.group._gossip import ModelGossip
     from anabranch.period import AnyPeriod
-    from anabranch.train.averaging import Outer
+    from anabranch.train.averaging import Outer, WireName
     from anabranch.train.schedules import AnySchedule
 
 _log = logging.getLogger("anabranch")
@@ -150,7 +151,7 @@ class Handle:
     def __init__(
         self,
         future: Future[Round],
-        tensors: Tensors,
+        tensors: Tensors | Compressed,
         names: Sequence[str],
         ended: Callable[[Round | None], None],
         settled: Callable[[Round], Round],
@@ -535,7 +536,7 @@ class Group:
 
     def _begin(
         self,
-        buffer: Tensors,
+        buffer: Tensors | Compressed,
         terms: Terms,
         weight: float,
         calls: bool = False,
@@ -715,7 +716,7 @@ class Group:
         delay: int = 0,
         fragments: int = 1,
         weight: float = 1.0,
-        wire: Literal["float32", "float16", "bfloat16"] | None = None,
+        wire: WireName | None = None,
     ) -> ModelAverage:
         """Average models periodically, between the sites' local steps.
 
@@ -738,7 +739,8 @@ class Group:
         - a plain mean: none;
         - an outer optimiser: two, and one more for its momentum;
         - a delay: two, or one more with an outer optimiser;
-        - fragments, or :class:`anabranch.Moved`: one, or none more with an outer optimiser.
+        - fragments, or :class:`anabranch.Moved`: one, or none more with an outer optimiser;
+        - a compressed change: four, or two more with an outer optimiser.
 
         Args:
             parameters: a model: then its parameters that need gradients, and the buffers in its
@@ -759,13 +761,17 @@ class Group:
             fragments: into how many parts the model is cut (Streaming DiLoCo). Sites average one
                 part after the other, each once in ``every`` steps, a multiple of ``fragments``.
             weight: of this site's model, > 0; an attribute of the returned object.
-            wire: as for ``all_reduce``.
+            wire: as for ``all_reduce``; or a format that compresses changes, with error feedback.
+                ``"int8"``, ``"int4"`` and ``"int2"`` are integers of so many bits, and a scale for
+                each 256 elements. ``"top2"`` has the 64 largest of each 4096 elements, in 2 bits.
+                See :class:`anabranch.train.averaging.Average`.
 
         Raises:
             ValueError: the parameters or another argument are invalid; says which.
             TypeError: the weight is no number.
         """
         # Imported here, since a group that does not average needs none of it.
+        from anabranch.exchange.compressed import Compressed
         from anabranch.group._average import (
             Calls,
             ModelAverage,
@@ -773,12 +779,22 @@ class Group:
             period_of,
             trained_of,
         )
+        from anabranch.train.averaging import FORMATS
 
         self._member.check_open()
+        how, period = average_of(outer, delay, fragments, wire), period_of(every)
+        travels = FORMATS[how.wire]
 
         def mean(part: list[Any], beside: list[Any], weight: float, calls: bool) -> Handle:
             buffer = Tensors([*part, *beside], Op.MEAN)
             unfit = self._unfit(buffer, len(part))  # buffers beside it, as masks, may be infinite
+            wire = Wire.FLOAT32 if travels.has_blocks else travels
+            terms = Terms(Op.MEAN, wire, buffer.elements)
+            return self._begin(buffer, terms, weight, calls=calls, unfit=unfit)
+
+        def compressed(values: Any, lost: Any, weight: float, calls: bool) -> Handle:
+            buffer = Compressed(values, lost, weight, travels)
+            unfit = self._unfit(Tensors([values]), 1)
             terms = Terms(Op.MEAN, travels, buffer.elements)
             return self._begin(buffer, terms, weight, calls=calls, unfit=unfit)
 
@@ -791,18 +807,14 @@ class Group:
             called: bool = self._member.thread.run(now(partial(agent.is_awaited, self._channel)))
             return called
 
-        if wire is not None and wire not in WIRES:
-            raise ValueError(f"wire is {wire!r}, must be one of {', '.join(WIRES)}")
-        travels = Wire.FLOAT32 if wire is None else WIRES[wire]
-
         def ask_ahead(elements: int) -> None:
             agent = self._member.for_exchanges().agent
-            terms = Terms(Op.MEAN, travels, elements)
+            terms = Terms(Op.MEAN, travels, travels.padded(elements))
             self._member.thread.submit(now(partial(agent.ask_ahead, terms, self._channel)))
 
-        how, period = average_of(outer, delay, fragments), period_of(every)
         made = Calls(
             mean,
+            compressed,
             copy=partial(self.broadcast, async_op=True),
             gather=gather,
             is_called=is_called,

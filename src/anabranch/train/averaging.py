@@ -8,6 +8,10 @@ Without momentum and with a learning rate of 1, that equals the plain mean, but 
 Each operation is one NumPy call on float32, as in :mod:`anabranch.train.optimisers`: sites that get
 the same mean come to the same model, bit for bit.
 
+**Compression.** Changes may travel in blocks of few bits. A site keeps what rounding takes from its
+sums (:class:`anabranch.exchange.compressed.Compressed`), and adds it to its next contribution:
+error feedback. So nothing is lost for good. Each site keeps other parts.
+
 **Delay.** A site may make local steps while an average is under way. Their changes are added to the
 average's result. A site uses the result a stated number of steps after the average began (delayed
 averaging; Streaming DiLoCo, Douillard et al., 2025). So the numbers do not depend on how long an
@@ -20,18 +24,32 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
 from anabranch._typed_toml import Positive, Table
+from anabranch.exchange.terms import Wire
 from anabranch.train.checksum import checksum
 from anabranch.train.optimisers import Sgd, Update
 from anabranch.train.work import State
 
 Floats = npt.NDArray[np.float32]
+
+
+WireName = Literal["float32", "float16", "bfloat16", "int8", "int4", "int2", "top2"]
+FORMATS: dict[str, Wire] = {
+    "float32": Wire.FLOAT32,
+    "float16": Wire.FLOAT16,
+    "bfloat16": Wire.BFLOAT16,
+    "int8": Wire.BLOCKS8,
+    "int4": Wire.BLOCKS4,
+    "int2": Wire.BLOCKS2,
+    "top2": Wire.TOP2,
+}
+"""The formats of averages, by the names that users give."""
 
 
 class Outer(Table, frozen=True, kw_only=True):
@@ -62,11 +80,28 @@ class Average(Table, frozen=True, kw_only=True):
             the result: the average's staleness. Their changes stay. 0 waits at once.
         fragments: the number of parts of the model that are averaged in turn, spread evenly over
             the period, as in Streaming DiLoCo (Douillard et al., 2025).
+        wire: the format in which models or changes travel. ``int8``, ``int4`` and ``int2`` are
+            blocks of 256 integers and their scale. ``top2`` has the 64 largest of each 4096
+            elements, in two bits each and the places, as in SparseLoCo (Sarfi et al., 2025). These
+            four carry changes; without an outer optimiser the mean change is applied as it is.
     """
 
     outer: Outer | None = None
     delay: Annotated[int, Meta(ge=0)] = 0
     fragments: Positive = 1
+    wire: WireName = "float32"
+
+    @property
+    def compresses(self) -> bool:
+        """Whether changes travel in blocks of few bits."""
+        return FORMATS[self.wire].has_blocks
+
+    @property
+    def steps_by(self) -> Outer | None:
+        """The outer optimiser in use."""
+        if self.outer is None and self.compresses:
+            return Outer(learning_rate=1.0, momentum=0.0, nesterov=False)
+        return self.outer
 
 
 SHARED_NUMBERS = 3  # contributed beside the model where sites share measurements
@@ -90,7 +125,8 @@ class Averaging:
     """A part of one site's model between averages.
 
     Memory beside the model: a copy for an outer optimiser, a copy for a delay, and the contribution
-    where that is not the model itself. Where sites share measurements, the contribution has three
+    where that is not the model itself. Compression takes two: what is kept, and what the average
+    under way loses. Where sites share measurements, the contribution has three
     more numbers: the square of the model's movement, and two times.
 
     Args:
@@ -111,7 +147,8 @@ class Averaging:
         self._shares = shares
         self._model = [*model]
         self._ends = [*accumulate(map(len, self._model))]
-        self._outer = None if average.outer is None else average.outer.start(self._ends[-1])
+        outer = average.steps_by
+        self._outer = None if outer is None else outer.start(self._ends[-1])
         self._overlaps = average.delay > 0
         needs_last = self._outer is not None or remembers or shares
         # The model after the last average, before any local step.
@@ -125,6 +162,11 @@ class Averaging:
             numbers = np.zeros(SHARED_NUMBERS if shares else 0, np.float32)
             self._whole = np.concatenate([*self._model, numbers])
             self._buffer = self._whole[: self._ends[-1]]
+        # What earlier averages have lost here, and what the one under way loses.
+        self._kept: Floats | None = None
+        self.lost: Floats | None = None
+        if average.compresses:
+            self._kept, self.lost = np.zeros((2, self._ends[-1]), np.float32)
         self._sent: Floats | None = None
         if self._overlaps:
             assert self._buffer is not None
@@ -157,6 +199,10 @@ class Averaging:
             apart = zip(self._model, self._cut(self._last), self._cut(self._buffer), strict=True)
             for model, last, out in apart:
                 np.subtract(last, model, out=out)
+            if self._kept is not None:
+                assert self.lost is not None
+                self._buffer += self._kept
+                self.lost.fill(0.0)
         elif self._buffer is not None:
             self._copy_to(self._buffer)
         if self._sent is not None:
@@ -170,6 +216,7 @@ class Averaging:
             The sites' measurements, if they share them.
         """
         shared = self._shared()
+        self._keep_lost()
         found = self._buffer
         if self._outer is not None:
             assert self._last is not None
@@ -195,8 +242,12 @@ class Averaging:
         """Change the model by the mean, as ``take`` does, without a step of the outer optimiser."""
         assert self._last is not None
         assert self._buffer is not None
+        self._keep_lost()
         self._last -= self._buffer
         self._copy_from(self._last)
+
+    def _keep_lost(self) -> None:
+        self._kept, self.lost = self.lost, self._kept
 
     @property
     def base_checksum(self) -> int:
@@ -220,6 +271,8 @@ class Averaging:
         assert self._last is not None
         assert self._buffer is not None
         own = self._last - np.concatenate(self._model)
+        if self._kept is not None:  # means are of what sites keep, too, which differs
+            return bool(own.any())
         return _norm([own - self._buffer]) > _STRAYED * _norm([own])
 
     def _shared(self) -> Shared | None:
@@ -255,6 +308,8 @@ class Averaging:
             self.settle()
         if self._sent is not None:
             self._copy_to(self._sent)
+        if self._kept is not None:  # another site's, which has it still
+            self._kept.fill(0.0)
 
     @property
     def agreed(self) -> list[Floats]:
@@ -277,6 +332,8 @@ class Averaging:
             state["outer"] = self._outer.state_dict()
         if self._sent is not None:
             state |= {"result": self._buffer, "sent": self._sent}
+        if self._kept is not None:
+            state |= {"kept": self._kept, "lost": self.lost}
         return state
 
     def load_state_dict(self, state: State) -> None:
@@ -289,7 +346,7 @@ class Averaging:
         if {*state} != {*mine}:
             raise ValueError(
                 f"the state of an average has {sorted(state)}, this one {sorted(mine)}; give the "
-                "same outer, delay and fragments as where it was saved"
+                "same outer, delay, fragments and wire as where it was saved"
             )
         for name, here in mine.items():
             if name == "outer":
@@ -309,8 +366,11 @@ class Averaging:
         Nothing is copied. Where this object keeps no copy of the model, the state contains the
         model itself: call before any step that follows the last average.
         """
-        state = self.state_dict()
-        state.pop("sent", None)
+        state = {
+            name: each
+            for name, each in self.state_dict().items()
+            if name not in ("sent", "kept", "lost")
+        }
         if self._last is None and self._buffer is None:
             state["model"] = [*self._model]
         return state
@@ -325,8 +385,9 @@ class Averaging:
         if (model := state.pop("model", None)) is not None:
             for mine, theirs in zip(self._model, model, strict=True):
                 mine[:] = theirs
-        sent = {} if self._sent is None else {"sent": self._sent}
-        self.load_state_dict({**state, **sent})
+        own = self.state_dict()
+        kept: State = {name: own[name] for name in ("sent", "kept", "lost") if name in own}
+        self.load_state_dict({**state, **kept})
         self.adopt(is_on_its_way=False)
 
     def _cut(self, flat: Floats) -> list[Floats]:

@@ -13,7 +13,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from anabranch.period import AnyPeriod, Averaged, Every, Progress, Rule
-from anabranch.train.averaging import SHARED_NUMBERS, Average, Averaging, Floats, bounds, slices
+from anabranch.train.averaging import (
+    FORMATS,
+    SHARED_NUMBERS,
+    Average,
+    Averaging,
+    Floats,
+    bounds,
+    slices,
+)
 from anabranch.train.work import State
 
 
@@ -92,9 +100,13 @@ class LocalSteps:
 
     @property
     def most_elements(self) -> int:
-        """The most elements that an average exchanges, with the shared measurements."""
+        """The most elements that an average exchanges, with the shared measurements.
+
+        Where they travel in blocks, those of whole blocks.
+        """
         shared = SHARED_NUMBERS if self._period.shares else 0
-        return max(sum(map(len, each)) for each in self._fragments) + shared
+        largest = max(sum(map(len, each)) for each in self._fragments) + shared
+        return FORMATS[self._average.wire].padded(largest)
 
     @property
     def is_ripe(self) -> bool:
@@ -156,6 +168,14 @@ class LocalSteps:
         self._exchange_s = exchange_s
         self._rule.averaged(averaged)
         return agreed
+
+    @property
+    def lost(self) -> Floats | None:
+        """Where the latest average's exchange puts what rounding has lost; None if it keeps none.
+
+        Shape: that of the array that ``begin`` returned.
+        """
+        return self._parts[self._flying[-1].fragment].lost if self._parts else None
 
     @property
     def base_checksum(self) -> int:
@@ -290,4 +310,9 @@ def check(period: AnyPeriod, average: Average) -> None:
         raise ValueError(
             f"delay: averages begin every {steps} steps, and each ends {average.delay} steps "
             f"after its beginning, when the next has begun; give at most {steps}"
+        )
+    if average.compresses and period.shares:
+        raise ValueError(
+            f"wire: an adaptive period shares measurements with each average, which {average.wire} "
+            "would round; give a fixed period, or a wire of floats"
         )
