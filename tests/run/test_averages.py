@@ -70,6 +70,9 @@ def test_averages_of_plain_sgds_models_are_those_of_gradients(tmp_path: Path) ->
         ('period = {kind = "every", steps = 4}\naverage = {delay = 4}', 4),
         ('period = {kind = "every", steps = 4}\naverage = {fragments = 2}', 2),
         ('period = {kind = "every", steps = 4}\naverage = {outer = {}}', 4),
+        ('period = {kind = "every", steps = 4}\naverage = {wire = "bfloat16"}', 4),
+        ('period = {kind = "every", steps = 4}\naverage = {wire = "int4"}', 4),
+        ('period = {kind = "every", steps = 4}\naverage = {wire = "top2", fragments = 2}', 2),
         (
             'period = {kind = "every", steps = 4}\n'
             "average = {outer = {nesterov = false}, delay = 1, fragments = 4}",
@@ -121,6 +124,7 @@ def test_a_delay_hides_the_exchange(tmp_path: Path) -> None:
         'period = {kind = "every", steps = 4}\naverage = {outer = {}, fragments = 2}',
         'period = {kind = "moved", by = 0.2, most_steps = 7}',
         'period = {kind = "every", steps = 3}\naverage = {delay = 2}',
+        'period = {kind = "every", steps = 3}\naverage = {outer = {}, wire = "int2"}',
     ],
 )
 def test_a_resumed_run_ends_with_the_same_bits(more: str, tmp_path: Path) -> None:
@@ -145,8 +149,10 @@ def test_a_resumed_run_whose_period_goes_by_times_does_so_where_times_are_the_sa
 
 
 @pytest.mark.slow
-def test_processes_average_as_the_simulation_does(tmp_path: Path) -> None:
-    more = 'period = {kind = "every", steps = 4}\naverage = {outer = {}, fragments = 2}'
+@pytest.mark.parametrize("wire", ["float32", "int4", "top2"])
+def test_processes_average_as_the_simulation_does(wire: str, tmp_path: Path) -> None:
+    average = f'{{outer = {{}}, fragments = 2, wire = "{wire}"}}'
+    more = f'period = {{kind = "every", steps = 4}}\naverage = {average}'
     _, simulated = run(more, tmp_path / "a.db")
     path = tmp_path / "scenario.toml"
     (tmp_path / "overlay.toml").write_text(dumps(SITES))
@@ -177,6 +183,18 @@ def test_processes_average_as_the_simulation_does(tmp_path: Path) -> None:
         (
             'period = {kind = "moved", by = 0.1}\nsimulation = {tensors = "sizes"}',
             'period.kind: "moved" goes by how far models move',
+        ),
+        (
+            'period = {kind = "adaptive"}\naverage = {wire = "int4"}',
+            "average.wire: an adaptive period shares measurements",
+        ),
+        (
+            'period = {kind = "every", steps = 2}\naverage.wire = "int4"\npace = {kind = "asp"}',
+            "average.wire: int4 is for averages by all-reduce",
+        ),
+        (
+            'period = {kind = "every", steps = 4}\naverage = {wire = "int3"}',
+            "average.wire",
         ),
         (
             'period = {kind = "adaptive"}\ngossip = {}',
@@ -218,3 +236,21 @@ def test_all_have_the_last_averages_model_where_a_run_is_stopped(
     done = summarise(event for _, event in read_events(tmp_path / "a.db"))
     last = {event.site: event.accuracy for event in done.evaluated}
     assert len({*last.values()}) == 1
+
+
+def test_a_simulation_without_numbers_sends_as_many_bytes(tmp_path: Path) -> None:
+    rounds_s = []
+    for wire in ("float32", "int4"):
+        for tensors in ("real", "sizes"):
+            more = (
+                f'period = {{kind = "every", steps = 4}}\naverage = {{wire = "{wire}"}}\n'
+                f'simulation = {{tensors = "{tensors}"}}'
+            )
+            log = tmp_path / f"{wire}-{tensors}.db"
+            made = loads((TEXT % (more, 3)).replace("evaluate_every = 4\n", ""))
+            simulate(made, random_complete(3, 0, low_bps=1e5, high_bps=2e5), log)
+            rounds_s.append(summarise(event for _, event in read_events(log)).total_s)
+    whole_s, sized_s, few_s, few_sized_s = rounds_s
+    assert sized_s == pytest.approx(whole_s, rel=0.02)
+    assert few_sized_s == pytest.approx(few_s, rel=0.02)
+    assert few_s < 0.4 * whole_s

@@ -8,7 +8,7 @@ import numpy as np
 
 from anabranch.net.errors import RunAborted
 from anabranch.period import AnyPeriod
-from anabranch.train.averaging import Average, Floats
+from anabranch.train.averaging import FORMATS, Average, Floats
 from anabranch.train.local_steps import LocalSteps
 from anabranch.train.trailer import TRAILER_ELEMENTS, read_trailer, write_trailer
 from anabranch.train.work import ServableWork, State, averaged_elements
@@ -31,6 +31,7 @@ class LocalWork:
     Attributes:
         work: the same.
         local: when and how the model is averaged.
+        travels: the format of averages on the wire.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class LocalWork:
         may_stop: bool = False,
         scale: float = 1.0,
     ) -> None:
-        if average.outer is not None and averaged_elements(work):
+        if average.steps_by is not None and averaged_elements(work):
             raise RunAborted(
                 "average.outer would step on the buffers that averaged_elements counts; leave "
                 "[average] outer out, or let servers hold the model (pace, serve)"
@@ -52,6 +53,7 @@ class LocalWork:
         self._scale = np.float32(scale)
         self.local = LocalSteps([work.model], period, average, has_numbers, may_stop)
         self._how = period, average
+        self.travels = FORMATS[average.wire]
         self._said: deque[Floats] = deque()  # trailers of averages on their way, oldest first
 
     @property
@@ -74,8 +76,11 @@ class LocalWork:
     def begin(self) -> list[Floats]:
         """Begin an average; return the arrays that the exchange replaces by their mean.
 
-        These are a part of the model, and this site's trailer.
+        These are a part of the model, and this site's trailer. A compressed change has no trailer:
+        the scheduler compares checksums of what sites make of it.
         """
+        if self.travels.has_blocks:
+            return self.local.begin()
         base = self.local.base_checksum if self._has_numbers else 0
         said = write_trailer(True, self.local.since, self._how, base)
         self._said.append(said)
@@ -93,8 +98,8 @@ class LocalWork:
         Raises:
             RunAborted: the sites' models differed before this average.
         """
-        said = self._said.popleft()
-        if self._has_numbers and not read_trailer(said, _MOST_OFF).are_alike:
+        said = None if self.travels.has_blocks else self._said.popleft()
+        if said is not None and self._has_numbers and not read_trailer(said, _MOST_OFF).are_alike:
             raise RunAborted(
                 "models of sites were not alike before this average, which its outer optimiser "
                 "cannot mend; let every site begin with the same parameters"

@@ -20,6 +20,7 @@ from typing import Protocol, TypeVar
 from anabranch._typed_toml import decode_json
 from anabranch.cohort import Clients
 from anabranch.exchange.arithmetic import Buffer, Sized, in_one_piece
+from anabranch.exchange.compressed import Compressed
 from anabranch.exchange.partition import Rule
 from anabranch.exchange.terms import Op, Terms, Wire
 from anabranch.group.async_group import AsyncGroup, Callbacks, Door, Ports, join
@@ -521,7 +522,13 @@ class _Site:
         return _Step(loss, samples_in_all, loop.time() - began_s)
 
     async def exchange(
-        self, round: int, parts: Sequence[Floats], more: bool = False, calls: bool = False
+        self,
+        round: int,
+        parts: Sequence[Floats],
+        more: bool = False,
+        calls: bool = False,
+        travels: Wire = Wire.FLOAT32,
+        lost: Floats | None = None,
     ) -> Round:
         """Replace elements by their mean over all sites.
 
@@ -530,13 +537,22 @@ class _Site:
             parts: arrays of elements, one after the other; changed in place.
             more: whether another such exchange follows.
             calls: whether to notify sites that have not begun this exchange yet.
+            travels: the format on the wire, where elements are numbers.
+            lost: gets what blocks lose of the first and only part; None in other formats.
 
         Raises:
             RoundsOver: there is no further round.
         """
-        wire = self.assigned.wire
-        elements = sum(map(len, parts))
-        buffer: Buffer = Sized(elements) if wire == Wire.SIZES else in_one_piece(Tensors(parts))
+        elements = travels.padded(sum(map(len, parts)))
+        wire = travels if self.assigned.wire == Wire.FLOAT32 else self.assigned.wire
+        buffer: Buffer
+        if wire == Wire.SIZES:
+            elements = -(-travels.bytes_of(elements) // wire.block_bytes)
+            buffer = Sized(elements)
+        elif lost is not None:
+            buffer = Compressed(parts[0], lost, self.share, travels)
+        else:
+            buffer = in_one_piece(Tensors(parts))
         self.world.round_begins(round)
         cuts = self.group.settings.cuts_tensors
         terms = Terms(Op.MEAN, wire, elements, tensors=self.assigned.tensors if cuts else ())
@@ -713,15 +729,15 @@ async def _averages(site: _Site, work: LocalWork, job: Job) -> None:
     else:
         taken = steps.begun
 
-    async def average(number: int, parts: Sequence[Floats]) -> Round:
+    async def average(number: int, parts: Sequence[Floats], lost: Floats | None) -> Round:
         more = not period.calls and number < last and not steps.is_fragmented
         more = more and not attendance.lets_in_before(number + 1)
-        return await site.exchange(number, parts, more, period.calls)
+        return await site.exchange(number, parts, more, period.calls, work.travels, lost)
 
     async def begin() -> None:
         await let_in()  # not possible before if some average was on its way
         parts = await site.off_the_loop(work.begin)
-        flying.append(loop.create_task(average(steps.begun, parts)))
+        flying.append(loop.create_task(average(steps.begun, parts, steps.lost)))
 
     async def let_in() -> None:
         if attendance.lets_in_before(steps.begun + 1):

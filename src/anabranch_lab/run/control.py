@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from anabranch import plan as plans
+from anabranch.exchange.terms import Op, Terms, planned_elements
 from anabranch.group.log import First, RunLog
 from anabranch.group.serve import Process, Program, serve
 from anabranch.group.service import Machines, Service, Serving
@@ -26,6 +27,7 @@ from anabranch.scheduler.paced import Serve
 from anabranch.scheduler.served_pace import LastTo
 from anabranch.scheduler.server import Scheduler
 from anabranch.scheduler.stop_rules import StopRules
+from anabranch.train.averaging import FORMATS
 from anabranch_lab.emulate import most_strands
 from anabranch_lab.run._evaluator import evaluator_of, holds_whole
 from anabranch_lab.run._faults import Pause, Scripted, play
@@ -258,9 +260,11 @@ def _known_elements(scenario: Scenario, overlay: Overlay) -> int | None:
     if isinstance(scenario.task, Own):
         return None
     try:
-        return buffer_elements(scenario, overlay.names, None)
+        elements = buffer_elements(scenario, overlay.names, None)
     except ValueError as error:
         raise ScenarioError(f"task.model: {error}") from None
+    wire = FORMATS["float32" if scenario.average is None else scenario.average.wire]
+    return planned_elements(Terms(Op.MEAN, wire, wire.padded(elements)))
 
 
 def job_of(scenario: Scenario, course: Course, most_strands: int | None = None) -> str:

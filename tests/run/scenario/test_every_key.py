@@ -232,7 +232,15 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
         of(TRAIN, "period", "adaptive"),
         {"period.gain": 20.0, "period.first_steps": 1, "period.most_steps": 1},
     ),
-    (AVERAGED | {"average": {}}, {"average.outer": {}, "average.delay": 1, "average.fragments": 2}),
+    (
+        AVERAGED | {"average": {}},
+        {
+            "average.outer": {},
+            "average.delay": 1,
+            "average.fragments": 2,
+            "average.wire": "int4",
+        },
+    ),
     (
         OUTER,
         {

@@ -167,6 +167,11 @@ def _check_served_period(scenario: Scenario) -> None:
             "average: where the model is served, steps wait for the whole model; leave delay and "
             "fragments out"
         )
+    if average is not None and average.wire != "float32":
+        raise ScenarioError(
+            f"average.wire: {average.wire} is for averages by all-reduce, and here servers hold "
+            "the model; leave it out, or leave pace and [serve] out"
+        )
 
 
 def _check_one_by_one(scenario: Scenario) -> None:
