@@ -17,6 +17,8 @@ A block with NaN or an infinity becomes NaN as a whole, at every site.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -31,6 +33,7 @@ _LEAST_NORMAL = np.float32(np.finfo(np.float32).tiny)
 _TERNARY = np.float32(0.7)
 _SCALE_BYTES = 4
 _PLACE_BYTES = TOP * 12 // 8
+_AT_ONCE = 1 << 15  # elements
 
 
 def encode(values: Floats, wire: Wire) -> memoryview:
@@ -42,19 +45,31 @@ def encode(values: Floats, wire: Wire) -> memoryview:
     """
     rows = values.reshape(-1, wire.block_elements)
     blocks = np.empty((len(rows), wire.block_bytes), np.uint8)
-    if wire == Wire.TOP2:
-        _encode_top(rows, blocks)
-    else:
-        _encode_integers(rows, blocks, _BITS[wire])
+    for part in _parts(len(rows), wire):
+        if wire == Wire.TOP2:
+            _encode_top(rows[part], blocks[part])
+        else:
+            _encode_integers(rows[part], blocks[part], _BITS[wire])
     return blocks.data.cast("B")
 
 
 def decode(data: memoryview, wire: Wire) -> Floats:
     """Return the values of blocks, in memory of their own."""
     blocks = np.frombuffer(data, np.uint8).reshape(-1, wire.block_bytes)
-    if wire == Wire.TOP2:
-        return _decode_top(blocks, wire.block_elements)
-    return _decode_integers(blocks, wire.block_elements, _BITS[wire])
+    rows = np.empty((len(blocks), wire.block_elements), np.float32)
+    for part in _parts(len(blocks), wire):
+        if wire == Wire.TOP2:
+            _decode_top(blocks[part], rows[part])
+        else:
+            _decode_integers(blocks[part], rows[part], _BITS[wire])
+    return rows.ravel()
+
+
+def _parts(rows: int, wire: Wire) -> Iterator[slice]:
+    """Yield the rows that are converted at once, few enough that their values stay in the cache."""
+    step = max(1, _AT_ONCE // wire.block_elements)
+    for start in range(0, rows, step):
+        yield slice(start, start + step)
 
 
 def _encode_integers(rows: Floats, blocks: Bytes, bits: int) -> None:
@@ -105,18 +120,17 @@ def _sums(sizes: Floats, count: npt.NDArray[np.intp] | int) -> Floats:
     return found
 
 
-def _decode_integers(blocks: Bytes, elements: int, bits: int) -> Floats:
+def _decode_integers(blocks: Bytes, rows: Floats, bits: int) -> None:
     most = 2 ** (bits - 1) - 1
     scale, packed = _floats(blocks[:, :_SCALE_BYTES]), blocks[:, _SCALE_BYTES:]
     if bits == 8:
-        return (packed.view(np.int8) * scale).ravel()
-    values = np.empty((len(blocks), 8 // bits, elements * bits // 8), np.float32)
+        np.multiply(packed.view(np.int8), scale, out=rows)
+        return
+    parts = rows.reshape(len(rows), 8 // bits, -1)
     for place in range(8 // bits):
-        values[:, place] = packed >> np.uint8(bits * place) & np.uint8(2**bits - 1)
-    rows = values.reshape(len(blocks), elements)
+        parts[:, place] = packed >> np.uint8(bits * place) & np.uint8(2**bits - 1)
     rows -= np.float32(most)
     rows *= scale
-    return rows.ravel()
 
 
 def _encode_top(rows: Floats, blocks: Bytes) -> None:
@@ -144,7 +158,7 @@ def _encode_top(rows: Floats, blocks: Bytes) -> None:
     blocks[:, 2 * _SCALE_BYTES + _PLACE_BYTES :] = np.packbits(bits, axis=1)
 
 
-def _decode_top(blocks: Bytes, elements: int) -> Floats:
+def _decode_top(blocks: Bytes, rows: Floats) -> None:
     levels = _floats(blocks[:, : 2 * _SCALE_BYTES])
     packed = blocks[:, 2 * _SCALE_BYTES : 2 * _SCALE_BYTES + _PLACE_BYTES]
     of_places = packed.reshape(len(blocks), -1, 3).astype(np.intp)
@@ -154,10 +168,9 @@ def _decode_top(blocks: Bytes, elements: int) -> Floats:
     bits = np.unpackbits(blocks[:, 2 * _SCALE_BYTES + _PLACE_BYTES :], axis=1)
     is_negative, is_large = bits[:, ::2].astype(bool), bits[:, 1::2].astype(bool)
     kept = np.where(is_large, levels[:, 1:], levels[:, :1])
-    values = np.zeros((len(blocks), elements), np.float32)
-    values[np.isnan(levels).any(1)] = np.nan
-    np.put_along_axis(values, places, np.where(is_negative, -kept, kept), axis=1)
-    return values.ravel()
+    rows.fill(0.0)
+    rows[np.isnan(levels).any(1)] = np.nan
+    np.put_along_axis(rows, places, np.where(is_negative, -kept, kept), axis=1)
 
 
 def _floats(columns: Bytes) -> Floats:
