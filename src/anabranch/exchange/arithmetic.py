@@ -173,8 +173,15 @@ class Flat:
 class KeepsLost(Protocol):
     """A buffer that is told what rounding takes from sums, and keeps it for a later exchange."""
 
-    def keep_lost(self, start: int, lost: Floats) -> None:
-        """Keep what a weighted sum has lost in elements from ``start`` on; replaces the last."""
+    def keep_lost(self, start: int, mean: Floats, sent: Floats, weight: float) -> None:
+        """Keep what a weighted sum has lost in elements from ``start`` on, in place of the last.
+
+        Args:
+            start: the first element.
+            mean: the sum over its weight.
+            sent: what of it travels.
+            weight: of all contributions to the sum.
+        """
 
 
 def in_one_piece(buffer: Buffer) -> Buffer:
@@ -465,11 +472,7 @@ class Arithmetic:
             return None
         values = self.values(payload)
         if isinstance(buffer, KeepsLost):
-            lost = mean - values
-            lost *= np.float32(weight)
-            if not np.isfinite(lost.sum()):  # kept, a NaN would be in all later means
-                lost[~np.isfinite(lost)] = 0.0
-            buffer.keep_lost(start, lost)
+            buffer.keep_lost(start, mean, values, weight)
         return values
 
     def own_payload(self, buffer: Buffer, start: int, stop: int, weight: float) -> Payload:

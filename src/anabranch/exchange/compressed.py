@@ -54,7 +54,11 @@ class Compressed:
     def finish(self) -> None:
         """End an exchange: the mean is in the values already."""
 
-    def keep_lost(self, start: int, lost: Floats) -> None:
+    def keep_lost(self, start: int, mean: Floats, sent: Floats, weight: float) -> None:
         """See :class:`anabranch.exchange.arithmetic.KeepsLost`."""
-        part = self._lost[start : start + len(lost)]
-        np.divide(lost[: len(part)], self._weight, out=part)
+        part = self._lost[start : start + len(mean)]
+        np.subtract(mean[: len(part)], sent[: len(part)], out=part)
+        if weight != self._weight:
+            part *= np.float32(weight) / self._weight
+        if not np.isfinite(part.sum()):  # kept, a NaN would be in all later means
+            part[~np.isfinite(part)] = 0.0

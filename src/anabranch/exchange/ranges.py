@@ -160,11 +160,12 @@ class PartOf:
         spans = [*self._spans(start, stop)]
         return self._buffer.memory(*spans[0], wire) if len(spans) == 1 else None
 
-    def keep_lost(self, start: int, lost: Floats) -> None:
+    def keep_lost(self, start: int, mean: Floats, sent: Floats, weight: float) -> None:
         """See :class:`anabranch.exchange.arithmetic.KeepsLost`; dropped if the whole keeps none."""
         if not isinstance(self._buffer, KeepsLost):
             return
         taken = 0
-        for low, high in self._spans(start, start + len(lost)):
-            self._buffer.keep_lost(low, lost[taken : taken + high - low])
+        for low, high in self._spans(start, start + len(mean)):
+            part = slice(taken, taken + high - low)
+            self._buffer.keep_lost(low, mean[part], sent[part], weight)
             taken += high - low
