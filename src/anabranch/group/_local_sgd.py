@@ -197,7 +197,26 @@ class DiLoCo(LocalSGD):
     """
 
     def __init__(
-        self, model: Any, optimizer: Any, group: Group, *, outer: Outer | None = None, **how: Any
+        self,
+        model: Any,
+        optimizer: Any,
+        group: Group,
+        *,
+        every: int | AnyPeriod,
+        outer: Outer | None = None,
+        delay: int = 0,
+        fragments: int = 1,
+        weight: float = 1.0,
+        wire: WireName | None = None,
     ) -> None:
-        super().__init__(model, optimizer, group, **how)
+        super().__init__(
+            model,
+            optimizer,
+            group,
+            every=every,
+            delay=delay,
+            fragments=fragments,
+            weight=weight,
+            wire=wire,
+        )
         self._outer = Outer() if outer is None else outer
