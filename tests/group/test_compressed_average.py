@@ -232,3 +232,29 @@ def test_what_cannot_be_compressed_is_named(groups: tuple[Group, ...]) -> None:
         groups[0].average(model, every=1, wire="int3")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="wire: an adaptive period shares measurements"):
         groups[0].average(model, every=Adaptive(), wire="int4")
+
+
+def test_what_is_kept_counts_as_it_would_have_where_weights_change(
+    groups: tuple[Group, ...],
+) -> None:
+    changes = [torch.randn(2000, generator=torch.Generator().manual_seed(i)) for i in range(9)]
+
+    def run(group: Group) -> tuple[torch.Tensor, torch.Tensor]:
+        model, total = torch.zeros(2000), torch.zeros(2000, dtype=torch.float64)
+        average = group.average([model], every=1, wire="int2")
+        for number in range(3):
+            average.weight = float(10 ** ((number + group.rank) % 3))
+            before = model.clone()
+            model += changes[3 * group.rank + number]
+            average.step()
+            total += 111.0 * (model - before)  # by the sum of all weights
+        last = 10 ** ((2 + group.rank) % 3)
+        return total, last * kept_by(average).double()
+
+    found = at_each(groups, run)
+    exact = torch.zeros(2000, dtype=torch.float64)
+    for number in range(3):
+        for rank in range(SITES):
+            exact += 10 ** ((number + rank) % 3) * changes[3 * rank + number].double()
+    kept = sum(each for _, each in found)
+    torch.testing.assert_close(found[0][0] - kept, exact, rtol=1e-4, atol=1e-2)

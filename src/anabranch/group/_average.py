@@ -241,7 +241,7 @@ class ModelAverage:
         said = write_trailer(self._trains, fresh, self._how, base)
         beside = self._buffers.contribute() if has_buffers else []
         words = self._buffers.words() if has_buffers and self._buffers.has_copied else []
-        part, beside = self._local.begin(), [*beside, said]
+        part, beside = self._local.begin(weight), [*beside, said]
         lost, apart = self._local.lost, None
         if lost is None:
             handle = self._calls.mean(part, beside, weight, calls)

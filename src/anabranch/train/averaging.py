@@ -162,9 +162,11 @@ class Averaging:
             numbers = np.zeros(SHARED_NUMBERS if shares else 0, np.float32)
             self._whole = np.concatenate([*self._model, numbers])
             self._buffer = self._whole[: self._ends[-1]]
-        # What earlier averages have lost here, and what the one under way loses.
+        # What earlier averages have lost here, of a contribution of this weight, and what the one
+        # under way loses.
         self._kept: Floats | None = None
         self.lost: Floats | None = None
+        self._kept_weight = self._weight = 1.0
         if average.compresses:
             self._kept, self.lost = np.zeros((2, self._ends[-1]), np.float32)
         self._sent: Floats | None = None
@@ -182,12 +184,17 @@ class Averaging:
         assert self._last is not None
         self._copy_to(self._last)
 
-    def contribute(self, step_s: float = 0.0, exchange_s: float = 0.0) -> list[Floats]:
+    def contribute(
+        self, step_s: float = 0.0, exchange_s: float = 0.0, weight: float = 1.0
+    ) -> list[Floats]:
         """Return the arrays to exchange; the caller replaces them by the mean, in place.
 
         Args:
             step_s, exchange_s: this site's seconds of a local step and of an exchange, to share.
+            weight: of this contribution. What an earlier one of another weight has lost counts as
+                it would have counted then.
         """
+        self._weight = weight
         if self._shares:
             assert self._last is not None
             assert self._whole is not None
@@ -201,6 +208,9 @@ class Averaging:
                 np.subtract(last, model, out=out)
             if self._kept is not None:
                 assert self.lost is not None
+                if weight != self._kept_weight:
+                    self._kept *= np.float32(self._kept_weight / weight)
+                    self._kept_weight = weight
                 self._buffer += self._kept
                 self.lost.fill(0.0)
         elif self._buffer is not None:
@@ -247,7 +257,7 @@ class Averaging:
         self._copy_from(self._last)
 
     def _keep_lost(self) -> None:
-        self._kept, self.lost = self.lost, self._kept
+        self._kept, self.lost, self._kept_weight = self.lost, self._kept, self._weight
 
     @property
     def base_checksum(self) -> int:
@@ -334,6 +344,7 @@ class Averaging:
             state |= {"result": self._buffer, "sent": self._sent}
         if self._kept is not None:
             state |= {"kept": self._kept, "lost": self.lost}
+            state["weights"] = np.array([self._kept_weight, self._weight])
         return state
 
     def load_state_dict(self, state: State) -> None:
@@ -357,6 +368,8 @@ class Averaging:
                     f"one {here.shape}; give the same model"
                 )
             here[:] = state[name]
+        if self._kept is not None:
+            self._kept_weight, self._weight = map(float, state["weights"])
         if self._outer is not None:
             self._outer.load_state_dict(state["outer"])
 
@@ -366,11 +379,7 @@ class Averaging:
         Nothing is copied. Where this object keeps no copy of the model, the state contains the
         model itself: call before any step that follows the last average.
         """
-        state = {
-            name: each
-            for name, each in self.state_dict().items()
-            if name not in ("sent", "kept", "lost")
-        }
+        state = {name: each for name, each in self.state_dict().items() if name not in _OWN}
         if self._last is None and self._buffer is None:
             state["model"] = [*self._model]
         return state
@@ -386,7 +395,7 @@ class Averaging:
             for mine, theirs in zip(self._model, model, strict=True):
                 mine[:] = theirs
         own = self.state_dict()
-        kept: State = {name: own[name] for name in ("sent", "kept", "lost") if name in own}
+        kept: State = {name: own[name] for name in _OWN if name in own}
         self.load_state_dict({**state, **kept})
         self.adopt(is_on_its_way=False)
 
@@ -429,6 +438,7 @@ def bounds(elements: int, fragments: int) -> list[tuple[int, int]]:
 
 
 _BLOCK_ELEMENTS = 1 << 18
+_OWN = "sent", "kept", "lost", "weights"  # what each site has for itself, of a state
 _STRAYED = 0.05  # part of a change; rounding on the way moves the mean less
 
 

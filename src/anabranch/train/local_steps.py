@@ -135,8 +135,12 @@ class LocalSteps:
         """The fragment of the next average, from 0."""
         return self.begun % self._average.fragments
 
-    def begin(self) -> list[Floats]:
-        """Begin an average; return the arrays to exchange, which the mean replaces in place."""
+    def begin(self, weight: float = 1.0) -> list[Floats]:
+        """Begin an average; return the arrays to exchange, which the mean replaces in place.
+
+        Args:
+            weight: of the contribution.
+        """
         fragment = self.next_fragment
         self.begun += 1
         step_s = self._compute_s / max(1, self._since)
@@ -145,7 +149,7 @@ class LocalSteps:
         self._since, self._compute_s = 0, 0.0
         if not self._has_numbers:
             return self._fragments[fragment]
-        return self._parts[fragment].contribute(step_s, self._exchange_s)
+        return self._parts[fragment].contribute(step_s, self._exchange_s, weight)
 
     def take(self, exchange_s: float) -> list[Floats]:
         """Apply the mean of the oldest average under way.
