@@ -31,7 +31,7 @@ if _TYPE_CHECKING:
         spawn,
     )
     from anabranch.net.errors import LinkError, NetError, RunAborted
-    from anabranch.period import Moved
+    from anabranch.period import Moved, Timed
     from anabranch.site.round import ExchangeError, RunEnded
     from anabranch.train.averaging import Outer
 else:
@@ -53,7 +53,7 @@ else:
             ],
             "train.averaging": ["Outer"],
             "net.errors": ["LinkError", "NetError", "RunAborted"],
-            "period": ["Moved"],
+            "period": ["Moved", "Timed"],
             "site.round": ["ExchangeError", "RunEnded"],
         },
     )
@@ -74,6 +74,7 @@ __all__ = [
     "RunEnded",
     "Service",
     "Stats",
+    "Timed",
     "__version__",
     "join",
     "local",

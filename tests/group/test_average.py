@@ -13,9 +13,10 @@ import pytest
 import torch
 
 import anabranch
-from anabranch import ExchangeError, Group, ModelAverage, Moved, Outer
+from anabranch import ExchangeError, Group, ModelAverage, Moved, Outer, Timed
 from anabranch.exchange.terms import Terms
 from anabranch.group import _local
+from anabranch.group._average import period_of
 from anabranch.site.agent import SiteAgent
 
 from ..every import every
@@ -211,6 +212,51 @@ def test_one_whose_model_has_moved_calls_the_others(groups: tuple[Group, ...]) -
     same(models)
     assert max(steps) < 10_000, "none was called"
     assert steps[0] > 4
+
+
+def test_faster_sites_make_more_steps_in_a_time_and_count_for_them(
+    groups: tuple[Group, ...],
+) -> None:
+    until = threading.Barrier(SITES)
+
+    def run(group: Group) -> tuple[int, float]:
+        model = np.zeros(10, np.float32)
+        average = group.average(model, every="0.2s", weight="steps")
+        until.wait()
+        while not average.begun:
+            threading.Event().wait(0.01 * (1 + 4 * group.rank))
+            model += np.float32(1.0)
+            average.step()
+        return average.steps, float(model[0])
+
+    found = at_each(groups, run)
+    steps = [each for each, _ in found]
+    assert steps[0] > 2 * steps[2]
+    weighed = sum(each * each for each in steps) / sum(steps)
+    assert [model for _, model in found] == [pytest.approx(weighed, rel=1e-5)] * SITES
+
+
+def test_a_site_without_steps_does_not_count_where_steps_do(groups: tuple[Group, ...]) -> None:
+    def run(group: Group) -> float:
+        model = np.full(10, float(group.rank), np.float32)
+        average = group.average(model, every=1, weight="steps")
+        if group.rank:
+            average.step()
+        average.finish()
+        return float(model[0])
+
+    assert at_each(groups, run) == [pytest.approx(1.5, abs=1e-4)] * SITES
+
+
+@pytest.mark.parametrize(("told", "seconds"), [("30s", 30), ("1.5 min", 90), ("2h", 7200)])
+def test_a_period_may_be_a_time(told: str, seconds: float) -> None:
+    assert period_of(told) == Timed(seconds=seconds)
+
+
+@pytest.mark.parametrize("told", ["30", "s", "-1s", "0s", "30 days", ""])
+def test_what_is_no_time_is_named(told: str) -> None:
+    with pytest.raises(ValueError, match=r"every is .* must be a number of local steps"):
+        period_of(told)
 
 
 def test_sites_that_have_finished_do_not_call_the_others(groups: tuple[Group, ...]) -> None:
@@ -499,7 +545,7 @@ def test_a_site_that_joins_later_gets_the_state_of_averages(how: dict[str, Any])
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ({"every": 0}, "every is 0, must be a number of local steps, 1 at least, or a period"),
+        ({"every": 0}, "every is 0, must be a number of local steps, 1 at least, a time"),
         ({"every": 2.5}, "every is 2.5, must be"),
         ({"every": Moved(by=-1.0)}, "every: by: must be a number > 0, not -1.0"),
         ({"every": 4, "outer": 0.7}, "outer is a float, must be anabranch.Outer"),

@@ -14,9 +14,16 @@ from anabranch.period import (
     EveryStep,
     Moved,
     Progress,
+    Timed,
 )
 
-EACH: list[AnyPeriod] = [EveryStep(), Every(steps=4), Moved(by=0.1, most_steps=6), Adaptive()]
+EACH: list[AnyPeriod] = [
+    EveryStep(),
+    Every(steps=4),
+    Moved(by=0.1, most_steps=6),
+    Timed(seconds=3.0),
+    Adaptive(),
+]
 
 
 def test_every_period_is_tried() -> None:
@@ -27,7 +34,7 @@ def test_every_period_is_tried() -> None:
 @pytest.mark.parametrize("period", EACH, ids=lambda each: type(each).__name__)
 def test_an_average_is_due_some_time_and_decided_by_what_is_handed_in(period: AnyPeriod) -> None:
     rule, again = period.rule(), period.rule()
-    told = [Progress(steps, moved=0.001 * steps) for steps in range(1, 100)]
+    told = [Progress(steps, moved=0.001 * steps, seconds=0.1 * steps) for steps in range(1, 100)]
     due = [rule.is_due(each) for each in told]
     assert any(due)
     assert due == sorted(due), "due, and then not any more"
@@ -48,6 +55,12 @@ def test_epochs_are_whole_passes_in_whole_batches(held: int, samples: int, steps
 def test_every_counts_steps() -> None:
     rule = Every(steps=3).rule()
     assert [rule.is_due(Progress(steps)) for steps in (1, 2, 3)] == [False, False, True]
+
+
+def test_timed_counts_seconds_of_steps() -> None:
+    rule = Timed(seconds=2.0).rule()
+    assert not rule.is_due(Progress(100, seconds=1.99))
+    assert rule.is_due(Progress(1, seconds=2.0))
 
 
 def test_moved_has_a_threshold_and_a_cap_on_silence() -> None:

@@ -10,11 +10,12 @@ copies the other buffers.
 from __future__ import annotations
 
 import math
+import re
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from anabranch.exchange.reduction import weight_of
 from anabranch.exchange.terms import Wire
 from anabranch.group._buffers import Buffers
 from anabranch.group.tensors import Tensors
-from anabranch.period import AnyPeriod, Every
+from anabranch.period import AnyPeriod, Every, Timed
 from anabranch.site.round import ExchangeError, RunEnded
 from anabranch.train.averaging import FORMATS, Average, Floats, Outer
 from anabranch.train.local_steps import LocalSteps, check
@@ -32,6 +33,8 @@ from anabranch.train.trailer import Agreement, read_trailer, write_trailer
 if TYPE_CHECKING:
     from anabranch.group.blocking_group import Handle
 
+_TIME, _SECONDS = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|h)"), {"s": 1.0, "min": 60.0, "h": 3600.0}
+_IDLE = 1e-6  # weight of a site that has made no steps, where steps weigh
 _EXACT, _ROUNDED = 1e-4, 0.04  # the largest error of a mean of equal bits: float32, halves
 
 
@@ -98,7 +101,8 @@ class ModelAverage:
     the sites that it covers. The remaining members get the same result.
 
     Attributes:
-        weight: of this site's model in averages that begin from now on, > 0.
+        weight: of this site's model in averages that begin from now on, > 0. Or ``"steps"``: the
+            local steps since its last average.
         latest: the exchange of the latest average that the model has; None before the first.
     """
 
@@ -110,10 +114,10 @@ class ModelAverage:
         buffers: Callable[[], Iterable[Any]],
         period: AnyPeriod,
         average: Average,
-        weight: float,
+        weight: float | Literal["steps"],
     ) -> None:
         check(period, average)
-        self.weight = weight_of(weight)
+        self.weight: float | Literal["steps"] = "steps" if weight == "steps" else weight_of(weight)
         self.latest: Handle | None = None
         self._calls = calls
         self._site = site
@@ -231,9 +235,9 @@ class ModelAverage:
 
     def _begin(self, calls: bool) -> None:
         self._tensors.refresh()
-        weight = weight_of(self.weight)
         fragment, steps = self._local.next_fragment, self._local.steps
         fresh = steps - self._contributed_at[fragment]
+        weight = (fresh or _IDLE) if self.weight == "steps" else weight_of(self.weight)
         has_buffers = fragment == 0
         # Only with fragment 0: when another fragment begins, some members may not have taken the
         # latest average of the buffers yet.
@@ -430,14 +434,16 @@ def period_of(every: Any) -> AnyPeriod:
     """
     if isinstance(every, Integral) and not isinstance(every, bool) and int(every) >= 1:
         return Every(steps=int(every))
+    if isinstance(every, str) and (told := _TIME.fullmatch(every)) and float(told[1]):
+        return Timed(seconds=float(told[1]) * _SECONDS[told[2]])
     if isinstance(every, AnyPeriod) and every.averages:
         try:
             return checked(every)
         except ValueError as error:
             raise ValueError(f"every: {error}") from None
     raise ValueError(
-        f"every is {every!r}, must be a number of local steps, 1 at least, or a period such as "
-        "anabranch.Moved(by=0.05)"
+        f"every is {every!r}, must be a number of local steps, 1 at least, a time such as '30s', "
+        "or a period such as anabranch.Moved(by=0.05)"
     )
 
 

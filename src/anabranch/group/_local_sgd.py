@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from anabranch.group._average import ModelAverage
 from anabranch.group.blocking_group import Group
@@ -64,10 +64,10 @@ class LocalSGD:
         optimizer: Any,
         group: Group,
         *,
-        every: int | AnyPeriod,
+        every: int | str | AnyPeriod,
         delay: int = 0,
         fragments: int = 1,
-        weight: float = 1.0,
+        weight: float | Literal["steps"] = 1.0,
         wire: WireName | None = None,
     ) -> None:
         self._model = model
@@ -202,11 +202,11 @@ class DiLoCo(LocalSGD):
         optimizer: Any,
         group: Group,
         *,
-        every: int | AnyPeriod,
+        every: int | str | AnyPeriod,
         outer: Outer | None = None,
         delay: int = 0,
         fragments: int = 1,
-        weight: float = 1.0,
+        weight: float | Literal["steps"] = 1.0,
         wire: WireName | None = None,
     ) -> None:
         super().__init__(

@@ -710,12 +710,12 @@ class Group:
         self,
         parameters: Any,
         *,
-        every: int | AnyPeriod,
+        every: int | str | AnyPeriod,
         buffers: Any = None,
         outer: Outer | None = None,
         delay: int = 0,
         fragments: int = 1,
-        weight: float = 1.0,
+        weight: float | Literal["steps"] = 1.0,
         wire: WireName | None = None,
     ) -> ModelAverage:
         """Average models periodically, between the sites' local steps.
@@ -748,8 +748,10 @@ class Group:
                 are changed in place, and their memory must stay the same. Parameters that are not
                 contiguous or not on the CPU are copied for each average and, with
                 :class:`anabranch.Moved`, after each step.
-            every: local steps between averages. Or ``anabranch.Moved(by=...)``: a site whose model
-                has moved so far begins an average, and calls the others.
+            every: local steps between averages. Or a time of local steps, as ``"30s"``: the first
+                site whose time is over begins an average, and calls the others; so faster sites
+                make more steps. Or ``anabranch.Moved(by=...)``: a site whose model has moved so far
+                does.
             buffers: beside ``parameters`` that are no model: the model's buffers, or a function
                 that returns them. The function is called for each average, since a module may
                 replace its buffers. Members begin with the same buffers. With each average (that of
@@ -760,7 +762,8 @@ class Group:
                 The model keeps the changes of these steps. 0 waits at once.
             fragments: into how many parts the model is cut (Streaming DiLoCo). Sites average one
                 part after the other, each once in ``every`` steps, a multiple of ``fragments``.
-            weight: of this site's model, > 0; an attribute of the returned object.
+            weight: of this site's model, > 0; an attribute of the returned object. ``"steps"``
+                weighs by the local steps since this site's last average.
             wire: as for ``all_reduce``; or a format that compresses changes, with error feedback.
                 ``"int8"``, ``"int4"`` and ``"int2"`` are integers of so many bits, and a scale for
                 each 256 elements. ``"top2"`` has the 64 largest of each 4096 elements, in 2 bits.
@@ -839,7 +842,7 @@ class Group:
         self,
         parameters: Any,
         *,
-        every: int | AnyPeriod,
+        every: int | str | AnyPeriod,
         weight: float = 1.0,
         wire: Literal["float32", "float16", "bfloat16"] | None = None,
     ) -> ModelGossip:
@@ -872,7 +875,8 @@ class Group:
             parameters: a model: then its parameters that need gradients are mixed, all float32. The
                 buffers in its ``state_dict`` stay each site's own until ``finish``, since late
                 letters could make a variance negative. Or parameters, as for ``all_reduce``.
-            every: local steps between letters, or ``anabranch.Moved(by=...)``.
+            every: local steps between letters, a time of them as ``"30s"``, or
+                ``anabranch.Moved(by=...)``.
             weight: of this site's model in the mean, > 0.
             wire: as for ``all_reduce``.
 

@@ -17,6 +17,7 @@ if _TYPE_CHECKING:
     from anabranch.period._moved import Moved
     from anabranch.period._period import Averaged, Period, Progress, Rule
     from anabranch.period._periods import PERIODS, AnyPeriod
+    from anabranch.period._timed import Timed
     from anabranch.period.peers import Gossip, NearPeers, Peers, RandomPeers
 else:
     __getattr__, __dir__ = _lazy(
@@ -30,6 +31,7 @@ else:
             "_every_epoch": ["EveryEpoch"],
             "_every_step": ["EveryStep"],
             "_moved": ["Moved"],
+            "_timed": ["Timed"],
             "peers": ["Gossip", "NearPeers", "Peers", "RandomPeers"],
         },
     )
@@ -50,5 +52,6 @@ __all__ = [
     "Progress",
     "RandomPeers",
     "Rule",
+    "Timed",
     "VectorClock",
 ]

@@ -23,11 +23,13 @@ class Progress:
         moved: the norm of the model's change since the last average, over the norm of the model
             then. 0 where the period does not ask for it.
         is_called: whether another site has begun the next average, and waits.
+        seconds: of these steps.
     """
 
     steps: int
     moved: float = 0.0
     is_called: bool = False
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from anabranch.period._every import Every
 from anabranch.period._every_epoch import EveryEpoch
 from anabranch.period._every_step import EveryStep
 from anabranch.period._moved import Moved
+from anabranch.period._timed import Timed
 
-AnyPeriod = EveryStep | Every | EveryEpoch | Moved | Adaptive
+AnyPeriod = EveryStep | Every | EveryEpoch | Moved | Timed | Adaptive
 PERIODS: tuple[type[AnyPeriod], ...] = get_args(AnyPeriod)

@@ -86,7 +86,7 @@ class LocalSteps:
         moved = 0.0
         if self._period.asks_moved and self._has_numbers:
             moved = self._parts[0].moved()
-        return self._rule.is_due(Progress(self._since, moved, is_called))
+        return self._rule.is_due(Progress(self._since, moved, is_called, self._compute_s))
 
     @property
     def since(self) -> int:

@@ -227,6 +227,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (AVERAGED, {"period.steps": 3, "average": {"delay": 1}}),
     (of(SERVED, "period", "every-epoch") | {"stop": {"rounds": 2}}, {"period.epochs": 2}),
     (of(TRAIN, "period", "moved", by=1.0), {"period.by": 0.1}),
+    (of(TRAIN, "period", "timed", seconds=1.0), {"period.seconds": 0.5}),
     (of(TRAIN, "period", "moved", by=100.0), {"period.most_steps": 2}),
     (
         of(TRAIN, "period", "adaptive"),
