@@ -214,6 +214,22 @@ def test_one_whose_model_has_moved_calls_the_others(groups: tuple[Group, ...]) -
     assert steps[0] > 4
 
 
+def test_the_first_member_says_how_seldom_averages_would_take_a_tenth(
+    groups: tuple[Group, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    def run(group: Group) -> None:
+        average = group.average(np.zeros(10, np.float32), every=2)
+        for _ in range(10):
+            if group.rank == 1:  # the others wait for it
+                threading.Event().wait(0.02)
+            average.step()
+
+    at_each(groups, run)
+    (told,) = [each.getMessage() for each in caplog.records if "every >= " in each.getMessage()]
+    assert told.startswith("site0: 9")
+    assert "of the time goes into averages every 2 steps" in told
+
+
 def test_faster_sites_make_more_steps_in_a_time_and_count_for_them(
     groups: tuple[Group, ...],
 ) -> None:

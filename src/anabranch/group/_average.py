@@ -29,6 +29,7 @@ from anabranch.site.round import ExchangeError, RunEnded
 from anabranch.train.averaging import FORMATS, Average, Floats, Outer
 from anabranch.train.local_steps import LocalSteps, check
 from anabranch.train.trailer import Agreement, read_trailer, write_trailer
+from anabranch.train.waiting import Waiting
 
 if TYPE_CHECKING:
     from anabranch.group.blocking_group import Handle
@@ -57,6 +58,7 @@ class Calls:
             compressed ones alone where a part of the model is compressed. None
             where no site can tell which step is the last before that mean.
         settle: waits until every member holds the results of all averages before.
+        advise: tells the program's author a sentence.
     """
 
     mean: Callable[[list[Any], list[Any], float, bool], Handle]
@@ -69,6 +71,7 @@ class Calls:
     is_over: Callable[[], bool]
     ask_ahead: Callable[[int], object] | None = None
     settle: Callable[[], object] = lambda: None
+    advise: Callable[[str], object] = lambda advice: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,9 @@ class ModelAverage:
         self._contributed_at = [0] * average.fragments  # steps at each fragment's last average
         self._exchanged = [0] * average.fragments  # elements of that average, and beside it
         self._stepped_s = self._calls.now_s()
+        self._waiting: Waiting | None = None
+        if isinstance(period, Every):
+            self._waiting = Waiting(period.steps, average.fragments)
 
     @property
     def steps(self) -> int:
@@ -169,7 +175,9 @@ class ModelAverage:
                 :attr:`Group.on_nan` is ``"raise"``; names it. The model is as before that average.
             RunAborted: the group has ended; names the cause.
         """
-        self._local.stepped(self._calls.now_s() - self._stepped_s)
+        began_s = self._calls.now_s()
+        compute_s = began_s - self._stepped_s
+        self._local.stepped(compute_s)
         self._trains = True
         was_over = self._calls.is_over()
         try:
@@ -188,6 +196,15 @@ class ModelAverage:
             return is_used
         finally:
             self._stepped_s = self._calls.now_s()
+            self._note_wait(compute_s, self._stepped_s - began_s)
+
+    def _note_wait(self, compute_s: float, wait_s: float) -> None:
+        """Say once, after a few averages, if they take much of the time."""
+        if self._waiting is None:
+            return
+        self._waiting.stepped(compute_s, wait_s)
+        if self._waiting.is_known and (advice := self._waiting.advice):
+            self._calls.advise(advice)
 
     def finish(self) -> None:
         """Average until all members have finished; then all have the same model.

@@ -826,6 +826,7 @@ class Group:
             is_over=lambda: self.is_over,
             ask_ahead=None if period.asks_moved else ask_ahead,
             settle=self.settle,
+            advise=self._advise,
         )
         self._is_hint_due = False  # an average makes models alike, or fails where they differ
         if is_module(parameters):
@@ -837,6 +838,10 @@ class Group:
             buffers = lambda: held  # noqa: E731
         given = several(parameters)
         return ModelAverage(made, self.site, given, buffers, period, how, weight)
+
+    def _advise(self, advice: str) -> None:
+        if self.rank == 0:  # the others measure much the same
+            _log.warning("%s: %s", self.site, advice)
 
     def gossip(
         self,
