@@ -43,7 +43,7 @@ def test_a_block_of_few_values_of_one_size_loses_nothing(wire: Wire) -> None:
 
 
 @ALL
-@pytest.mark.parametrize("size", [3.4e38, 1e30, 1.2e-38])
+@pytest.mark.parametrize("size", [np.finfo(np.float32).max, 1e30, 1.2e-38])
 def test_the_largest_and_the_least_numbers_stay_finite_and_zeros_stay_zeros(
     wire: Wire, size: float
 ) -> None:

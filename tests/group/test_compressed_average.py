@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -248,8 +249,7 @@ def test_what_is_kept_counts_as_it_would_have_where_weights_change(
             model += changes[3 * group.rank + number]
             average.step()
             total += 111.0 * (model - before)  # by the sum of all weights
-        last = 10 ** ((2 + group.rank) % 3)
-        return total, last * kept_by(average).double()
+        return total, 100.0 * kept_by(average).double()  # of the largest weight
 
     found = at_each(groups, run)
     exact = torch.zeros(2000, dtype=torch.float64)
@@ -258,3 +258,59 @@ def test_what_is_kept_counts_as_it_would_have_where_weights_change(
             exact += 10 ** ((number + rank) % 3) * changes[3 * rank + number].double()
     kept = sum(each for _, each in found)
     torch.testing.assert_close(found[0][0] - kept, exact, rtol=1e-4, atol=1e-2)
+
+
+def test_what_was_lost_at_large_weights_does_not_swamp_an_average_of_small_ones(
+    groups: tuple[Group, ...],
+) -> None:
+    """As with weight="steps", in whose last average no site may have made any."""
+
+    def run(group: Group) -> torch.Tensor:
+        model = parameters()
+        average = group.average(model, every=3, weight="steps", wire="int2")
+        for step in range(9):
+            drift(model, group.rank, step)
+            average.step()
+        before = flat(model)
+        for _ in range(3):
+            average.finish()
+        return flat(model) - before
+
+    moved = same(at_each(groups, run))
+    assert moved.norm() < 3 * flat(parameters()).norm()
+    assert torch.isfinite(moved).all()
+
+
+def test_an_average_that_fails_leaves_the_buffers_of_the_next_alone(
+    groups: tuple[Group, ...],
+) -> None:
+    def run(group: Group) -> torch.Tensor:
+        model, buffer = torch.zeros(1000), torch.zeros(2_000_000)
+        average = group.average([model], every=1, wire="int4", buffers=[buffer])
+        if group.rank == 1:
+            model[3] = torch.nan
+        if group.rank == 2:
+            time.sleep(0.3)
+        with pytest.raises(ExchangeError, match="NaN"):
+            average.step()
+        model.zero_()
+        buffer.fill_(100.0 + 10 * group.rank)
+        average.step()
+        return buffer
+
+    assert every(bool((each == 110.0).all()) for each in at_each(groups, run))
+
+
+def test_changes_that_were_not_counted_are_applied_where_they_are_alike(
+    groups: tuple[Group, ...],
+) -> None:
+    def run(group: Group) -> torch.Tensor:
+        model = parameters()
+        average = group.average(model, every=1, outer=Outer(), wire="int4")
+        drift(model, group.rank, 0)
+        average.step()
+        drift(model, 7, 1)  # the same at each site
+        average.finish()
+        return flat(model)
+
+    same(at_each(groups, run))

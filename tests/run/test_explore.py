@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.exchange.terms import Op
+from anabranch.exchange.terms import Op, Wire
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Ring, Spanning
 from anabranch.scheduler._admission import Admission
@@ -238,3 +238,28 @@ def test_a_cut_link_to_a_newcomer_stays_cut_when_it_is_admitted() -> None:
     """A member found it cut anew before that, and the scheduler knew of the cut to the last one."""
     case = make_case(900_018_508)
     assert explore.explore(case).violations == ()
+
+
+@pytest.mark.parametrize("wire", [wire for wire in Wire if wire.has_blocks])
+def test_a_second_loss_during_a_copy_leaves_whole_blocks(wire: Wire) -> None:
+    """A copy in float32 was cut within blocks, and the rest was reduced without its last block."""
+    case = make_case(1_000_000_170)
+    sites = case.overlay.size
+    call = explore.Call(Op.MEAN, wire.padded(29_952), None, False, wire=wire)
+    alone = replace(
+        case,
+        calls=(call,),
+        pauses_s=((0.0,),) * sites,
+        leaves_after=(1,) * sites,
+        comes_s=(),
+        come_back=False,
+        retries=False,
+        outbound_only=frozenset(),
+    )
+    for first_s in (0.3, 0.6292, 0.7):
+        for second_s in (0.05, 0.15, 0.2682, 0.4):
+            faults = (
+                explore.Fault("kill", first_s, 2, 3, 1.0),
+                explore.Fault("kill", first_s + second_s, 5, 0, 1.0),
+            )
+            assert explore.explore(replace(alone, faults=faults)).violations == ()

@@ -30,6 +30,7 @@ Integers = npt.NDArray[np.int8]
 
 _BITS = {Wire.BLOCKS8: 8, Wire.BLOCKS4: 4, Wire.BLOCKS2: 2}
 _LEAST_NORMAL = np.float32(np.finfo(np.float32).tiny)
+_LARGEST = 0.9999999 * float(np.finfo(np.float32).max)  # so that scales times integers are finite
 _TERNARY = np.float32(0.7)
 _SCALE_BYTES = 4
 _PLACE_BYTES = TOP * 12 // 8
@@ -92,6 +93,7 @@ def _nearest(rows: Floats, most: int) -> tuple[Floats, Integers]:
     """Return the scales of rows, and the nearest integers from -most to most."""
     scale = np.maximum(rows.max(1), -rows.min(1)) / np.float32(most)
     scale[scale < _LEAST_NORMAL] = 0.0  # its inverse would be infinite
+    np.minimum(scale, np.float32(_LARGEST / most), out=scale, where=np.isfinite(scale))
     inverse = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)
     found = rows * inverse[:, None]
     np.rint(found, out=found)

@@ -102,8 +102,8 @@ _BLOCKS = {  # the elements and bytes of a block
     Wire.BLOCKS2: (256, _SCALE_BYTES + 256 // 4),
     Wire.TOP2: (4096, 2 * _SCALE_BYTES + TOP * (_PLACE_BITS + 2) // 8),
 }
-MOST_BLOCK_BYTES = max(block_bytes for _, block_bytes in _BLOCKS.values())
-"""Bytes of the largest block of any format."""
+MOST_BLOCK_BYTES = 4 * max(block_elements for block_elements, _ in _BLOCKS.values())
+"""Bytes of the largest block of any format, as float32."""
 _WIRE_BITS = 4  # of a code of terms, above three for the op
 _WIRE_CODES = (1 << _WIRE_BITS) - 1
 
@@ -124,6 +124,8 @@ class Terms:
             empty.
         tensors: the elements of each tensor in the buffer, if no chunk has elements of two tensors;
             otherwise empty.
+        unit: a chunk has a multiple of so many elements. It is more than one where blocks travel,
+            and where a repair copies what has travelled in blocks.
 
     >>> Terms(Op.MEAN, Wire.FLOAT32, 1000) == Terms(Op.MEAN, Wire.FLOAT32, 1000, None, (), ())
     True
@@ -137,6 +139,11 @@ class Terms:
     source: int | None = None
     receivers: tuple[int, ...] = ()
     tensors: tuple[int, ...] = ()
+    unit: int = 0
+
+    def __post_init__(self) -> None:
+        unit = self.unit or self.wire.block_elements
+        object.__setattr__(self, "unit", unit)
 
     @property
     def code(self) -> int:
@@ -159,9 +166,9 @@ class Terms:
         >>> [terms.place_of(planned) for planned in (0, 32, 33, 100, 330)]
         [0, 0, 256, 768, 2560]
         """
-        if not self.wire.has_blocks:
-            return planned
-        return min(self.wire.elements_of(4 * planned), self.elements)
+        if self.wire.has_blocks:
+            planned = self.wire.elements_of(4 * planned)
+        return min(planned // self.unit * self.unit, self.elements)
 
     def __str__(self) -> str:
         what = self.op.name.lower() if self.source is None else f"broadcast from {self.source}"

@@ -76,6 +76,10 @@ class Buffers:
             changed[place] = not is_same.all()
         return [self._numbers] if averaged else []
 
+    def drop(self) -> None:
+        """Leave the contributed array to an exchange that is no longer waited for."""
+        self._numbers = self._numbers.copy()
+
     def take(self) -> None:
         """Apply the mean, now in the contributed array.
 

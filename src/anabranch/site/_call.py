@@ -215,7 +215,8 @@ class Call:
             is_copied = op == Op.COPY != self._terms.op
             if is_copied and wire.has_blocks:
                 wire = Wire.FLOAT32  # blocks made of a result might round it again
-            terms = Terms(op, wire, elements, part.source)
+            # A copy has whole blocks, too, since a second loss may leave a part of it.
+            terms = Terms(op, wire, elements, part.source, unit=self._terms.unit)
             if is_copied and wire in (Wire.FLOAT16, Wire.BFLOAT16):
                 buffer = Bits(buffer, wire)
         self._running[part.exchange] = part.ranges

@@ -130,6 +130,7 @@ class Exchanging:
             Interrupted: ``stop`` was called.
         """
         self.plane.check()
+        assert terms.elements % terms.unit == 0, "elements beyond the last block are in no chunk"
         for target in plan.next_hops[self.site]:
             self.plane.lanes.lane(target)  # connects now, while the first chunks are summed
         cuts: tuple[tuple[int, int], ...] = ()
@@ -276,7 +277,7 @@ def _dealt(plan: Plan, terms: Terms, chunk_elements: int) -> Sequence[Chunk]:
     if terms.tensors:
         return deal_tensors(plan, terms.tensors, chunk_elements)
     dealt = deal(plan, terms.planned_elements, chunk_elements)
-    if not terms.wire.has_blocks:
+    if terms.unit == 1:
         return dealt
     bounds = ((each.tree, terms.place_of(each.start), terms.place_of(each.stop)) for each in dealt)
     filled = [each for each in bounds if each[1] < each[2]]
@@ -285,7 +286,7 @@ def _dealt(plan: Plan, terms: Terms, chunk_elements: int) -> Sequence[Chunk]:
 
 def _cut(plan: Plan, terms: Terms, chunk_elements: int) -> tuple[tuple[int, int], ...]:
     cuts = cut(plan, terms.planned_elements, chunk_elements)
-    if not terms.wire.has_blocks:
+    if terms.unit == 1:
         return cuts
     bounds = ((terms.place_of(start), terms.place_of(stop)) for start, stop in cuts)
     return tuple((start, stop) for start, stop in bounds if start < stop)

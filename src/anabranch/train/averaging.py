@@ -145,6 +145,7 @@ class Averaging:
         shares: bool = False,
     ) -> None:
         self._shares = shares
+        self._wire = average.wire
         self._model = [*model]
         self._ends = [*accumulate(map(len, self._model))]
         outer = average.steps_by
@@ -162,8 +163,8 @@ class Averaging:
             numbers = np.zeros(SHARED_NUMBERS if shares else 0, np.float32)
             self._whole = np.concatenate([*self._model, numbers])
             self._buffer = self._whole[: self._ends[-1]]
-        # What earlier averages have lost here, of a contribution of this weight, and what the one
-        # under way loses.
+        # What earlier averages have lost here, of a contribution of this weight, the largest so
+        # far; and what the one under way loses.
         self._kept: Floats | None = None
         self.lost: Floats | None = None
         self._kept_weight = self._weight = 1.0
@@ -191,8 +192,9 @@ class Averaging:
 
         Args:
             step_s, exchange_s: this site's seconds of a local step and of an exchange, to share.
-            weight: of this contribution. What an earlier one of another weight has lost counts as
-                it would have counted then.
+            weight: of this contribution. Where it is less than before, as much less is added of
+                what earlier ones have lost; the rest is kept on. Else a light average would be
+                swamped by the losses of a heavy one.
         """
         self._weight = weight
         if self._shares:
@@ -208,7 +210,7 @@ class Averaging:
                 np.subtract(last, model, out=out)
             if self._kept is not None:
                 assert self.lost is not None
-                if weight != self._kept_weight:
+                if weight > self._kept_weight:
                     self._kept *= np.float32(self._kept_weight / weight)
                     self._kept_weight = weight
                 self._buffer += self._kept
@@ -257,7 +259,13 @@ class Averaging:
         self._copy_from(self._last)
 
     def _keep_lost(self) -> None:
-        self._kept, self.lost, self._kept_weight = self.lost, self._kept, self._weight
+        if self._kept is None or self.lost is None or self._weight == self._kept_weight:
+            self._kept, self.lost = self.lost, self._kept
+            return
+        part = np.float32(self._weight / self._kept_weight)
+        self._kept *= 1 - part
+        self.lost *= part
+        self._kept += self.lost
 
     @property
     def base_checksum(self) -> int:
@@ -281,9 +289,10 @@ class Averaging:
         assert self._last is not None
         assert self._buffer is not None
         own = self._last - np.concatenate(self._model)
-        if self._kept is not None:  # means are of what sites keep, too, which differs
-            return bool(own.any())
-        return _norm([own - self._buffer]) > _STRAYED * _norm([own])
+        least = _STRAYED[self._wire] * _norm([own])
+        if self._kept is not None:  # means are also of what sites have kept, which differs
+            least += 2 * _norm([self._kept])
+        return _norm([own - self._buffer]) > least
 
     def _shared(self) -> Shared | None:
         if not self._shares:
@@ -318,8 +327,9 @@ class Averaging:
             self.settle()
         if self._sent is not None:
             self._copy_to(self._sent)
-        if self._kept is not None:  # another site's, which has it still
+        if self._kept is not None and self.lost is not None:  # another site's, which has it still
             self._kept.fill(0.0)
+            self.lost.fill(0.0)
 
     @property
     def agreed(self) -> list[Floats]:
@@ -439,7 +449,16 @@ def bounds(elements: int, fragments: int) -> list[tuple[int, int]]:
 
 _BLOCK_ELEMENTS = 1 << 18
 _OWN = "sent", "kept", "lost", "weights"  # what each site has for itself, of a state
-_STRAYED = 0.05  # part of a change; rounding on the way moves the mean less
+# Part of a change; rounding on the way moves the mean less.
+_STRAYED: dict[WireName, float] = {
+    "float32": 0.05,
+    "float16": 0.05,
+    "bfloat16": 0.05,
+    "int8": 0.1,
+    "int4": 0.4,
+    "int2": 0.95,
+    "top2": 1.5,
+}
 
 
 def _distance(ones: Sequence[Floats], others: Sequence[Floats]) -> float:
