@@ -118,7 +118,9 @@ def _sums(sizes: Floats, count: npt.NDArray[np.intp] | int) -> Floats:
     with np.errstate(over="ignore"):
         found: Floats = sizes.sum(1, keepdims=True) / divisor
     if np.isinf(found).any():  # the sum may be, where the mean is not
-        found = (sizes / divisor).sum(1, keepdims=True)
+        with np.errstate(over="ignore"):
+            found = (sizes / divisor).sum(1, keepdims=True)
+        found = np.minimum(found, sizes.max(1, keepdims=True))
     return found
 
 
