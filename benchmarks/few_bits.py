@@ -74,8 +74,8 @@ def take_part(options: argparse.Namespace) -> None:
         dist.destroy_process_group()
 
 
-def compare(case: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the figures of each format."""
+def compare(case: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return a row for each format."""
     overlay = overlay_of(case)
     order = peers.best_ring(overlay)
     rate_bps = COMPLETE[case][1] * 1e9 if case in COMPLETE else limit_rate_bps(overlay)
@@ -113,9 +113,9 @@ def compare(case: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def figures(
     case: str, overlay: Overlay, elements: int, answers: list[dict[str, Any]]
-) -> dict[str, Any]:
+) -> list[dict[str, Any]]:
     """Return a row for each way, and print it."""
-    rows: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
     for way in WAYS:
         rounds = [*zip(*(own[way] for own in answers), strict=True)]
         seconds = [max(took_s for took_s, _ in each) for each in rounds]
@@ -123,19 +123,23 @@ def figures(
         wire = FORMATS["float32" if way == "gloo" else way]
         bytes_ = wire.bytes_of(wire.padded(elements))
         limit_s = 8 * bytes_ / limit_rate_bps(overlay)
-        rows[way] = {
+        row = {
+            "links": case,
+            "way": "float32 over gloo" if way == "gloo" else way,
+            "elements": elements,
             "seconds": common.spread(seconds),
-            "buffer_bytes": bytes_,
+            "buffer_mb": bytes_ / 1e6,
             "limit_s": limit_s,
             "cpu_s": common.spread(cpu_s),
             "cpu_s_a_gigabyte": median(cpu_s) / (2 * (overlay.size - 1) * 4 * elements / 1e9),
         }
+        rows.append(row)
         print(
             f"{case}, {way}: {median(seconds):.3f} s, limit {limit_s:.3f}, {bytes_ / 1e6:.2f} MB, "
             f"{median(cpu_s):.2f} CPU s",
             flush=True,
         )
-    return {"sites": overlay.size, "elements": elements, "ways": rows}
+    return rows
 
 
 def main() -> None:
@@ -158,9 +162,9 @@ def main() -> None:
     if options.site:
         take_part(options)
         return
-    rows = {case: compare(case, options) for case in options.only}
+    rows = [row for case in options.only for row in compare(case, options)]
     if not options.dry:
-        common.write(options.result, seed=0, rounds=options.rounds, cases=rows)
+        common.write(options.result, seed=0, rounds=options.rounds, rows=rows)
 
 
 if __name__ == "__main__":
