@@ -764,10 +764,10 @@ class Group:
                 part after the other, each once in ``every`` steps, a multiple of ``fragments``.
             weight: of this site's model, > 0; an attribute of the returned object. ``"steps"``
                 weighs by the local steps since this site's last average.
-            wire: as for ``all_reduce``; or a format that compresses changes, with error feedback.
-                ``"int8"``, ``"int4"`` and ``"int2"`` are integers of so many bits, and a scale for
-                each 256 elements. ``"top2"`` has the 64 largest of each 4096 elements, in 2 bits.
-                See :class:`anabranch.train.averaging.Average`.
+            wire: ``"float32"``, ``"float16"`` or ``"bfloat16"``, as for ``all_reduce``; or a format
+                that compresses changes, with error feedback. ``"int8"``, ``"int4"`` and ``"int2"``
+                are integers of so many bits, and a scale for each 256 elements. ``"top2"`` has the
+                64 largest of each 4096 elements: their places, and 2 bits each.
 
         Raises:
             ValueError: the parameters or another argument are invalid; says which.

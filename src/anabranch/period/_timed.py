@@ -17,7 +17,7 @@ class Timed(Table, frozen=True, kw_only=True, tag_field="kind", tag="timed"):
     step.
 
     Args:
-        seconds: of local steps since the last average, at the first site for which they are over.
+        seconds: of local steps since the last average, after which a site calls the others.
     """
 
     averages: ClassVar[bool] = True

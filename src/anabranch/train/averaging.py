@@ -192,9 +192,9 @@ class Averaging:
 
         Args:
             step_s, exchange_s: this site's seconds of a local step and of an exchange, to share.
-            weight: of this contribution. Where it is less than before, as much less is added of
-                what earlier ones have lost; the rest is kept on. Else a light average would be
-                swamped by the losses of a heavy one.
+            weight: of this contribution. A smaller weight than before adds as much less of what
+                earlier averages have lost, and the rest is kept. Otherwise the losses of an average
+                with large weights would swamp one with small weights.
         """
         self._weight = weight
         if self._shares:
