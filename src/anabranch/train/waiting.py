@@ -66,6 +66,6 @@ class Waiting:
             return ""
         return (
             f"{100 * self.share:.0f} % of the time goes into averages every {self._every} "
-            f"steps; every >= {self.least_every} would keep that at {100 * _SHARE:.0f} %. So may a "
-            "delay, or a wire of few bits"
+            f"steps; every >= {self.least_every} would keep that at {100 * _SHARE:.0f} %. A delay "
+            "or a wire of few bits may help, too"
         )
