@@ -133,6 +133,25 @@ def test_a_site_with_anothers_state_keeps_nothing_of_it(groups: tuple[Group, ...
         assert not of_another.any()
 
 
+def test_a_site_with_anothers_state_keeps_nothing_of_an_average_in_flight(
+    groups: tuple[Group, ...],
+) -> None:
+    def run(group: Group) -> torch.Tensor:
+        model, fresh = parameters(), parameters()
+        average = group.average(model, every=2, delay=2, wire="int4")
+        for step in range(3):
+            drift(model, group.rank, step)
+            average.step()
+        state = average.state_dict()
+        assert bool(state["local"]["parts"][0]["lost"].any())
+        state["site"] = "another"
+        other = group.average(fresh, every=2, delay=2, wire="int4")
+        other.load_state_dict(state)
+        return torch.cat([each["lost"] for each in other.state_dict()["local"]["parts"]])
+
+    assert not any(bool(each.any()) for each in at_each(groups, run))
+
+
 @pytest.mark.parametrize("other", ["int8", "float32", "top2"])
 def test_sites_that_compress_otherwise_are_named(groups: tuple[Group, ...], other: Any) -> None:
     def run(group: Group) -> str:
