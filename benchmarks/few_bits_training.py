@@ -1,6 +1,6 @@
 """How much averages in few bits change what DiLoCo learns: final losses and bytes, in virtual time.
 
-    python benchmarks/few_bits_training.py --data-dir FOLDER        # 8 seeds of 5 formats: ten minutes
+    python benchmarks/few_bits_training.py --data-dir FOLDER   # 8 seeds of 5 formats: ten minutes
     python benchmarks/few_bits_training.py --seeds 1 --rounds 10 --dry
 
 The nine sites of ``internet2-9`` train a hidden layer of 128 on Fashion-MNIST (101,770 parameters).
