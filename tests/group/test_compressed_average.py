@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -303,13 +303,17 @@ def test_what_was_lost_at_large_weights_does_not_swamp_an_average_of_small_ones(
 def test_an_average_that_fails_leaves_the_buffers_of_the_next_alone(
     groups: tuple[Group, ...],
 ) -> None:
+    averages: dict[int, anabranch.ModelAverage] = {}
+
     def run(group: Group) -> torch.Tensor:
-        model, buffer = torch.zeros(1000), torch.zeros(2_000_000)
+        model, buffer = torch.zeros(1000), torch.zeros(1000)
         average = group.average([model], every=1, wire="int4", buffers=[buffer])
+        averages[group.rank] = average
         if group.rank == 1:
             model[3] = torch.nan
-        if group.rank == 2:
-            time.sleep(0.3)
+        if group.rank == 2:  # its part of the first average comes once the others begin the next
+            wait(lambda: len(averages) == SITES)
+            wait(lambda: averages[0].begun == averages[1].begun == 2)
         with pytest.raises(ExchangeError, match="NaN"):
             average.step()
         model.zero_()
@@ -318,6 +322,38 @@ def test_an_average_that_fails_leaves_the_buffers_of_the_next_alone(
         return buffer
 
     assert every(bool((each == 110.0).all()) for each in at_each(groups, run))
+
+
+def test_a_fragment_that_fails_leaves_the_buffers_under_way_with_another_alone(
+    groups: tuple[Group, ...],
+) -> None:
+    failed: set[int] = set()
+
+    def run(group: Group) -> torch.Tensor:
+        model, buffer = torch.zeros(1000), torch.zeros(1000)
+        how: dict[str, Any] = {"every": 2, "fragments": 2, "delay": 2, "wire": "int4"}
+        average = group.average([model], buffers=[buffer], **how)
+        average.step()  # begins the first fragment, with the buffers
+        if group.rank == 1:
+            model[700] = torch.nan
+        average.step()  # begins the second one, which fails
+        model[700] = 0.0
+        if group.rank == 2:
+            wait(lambda: failed == {0, 1})
+        buffer.fill_(100.0 + 10 * group.rank)
+        average.step()  # takes the first fragment, and begins it anew
+        with pytest.raises(ExchangeError, match="NaN"):
+            average.step()
+        failed.add(group.rank)
+        average.step()  # takes the buffers
+        return buffer
+
+    assert every(bool((each == 110.0).all()) for each in at_each(groups, run))
+
+
+def wait(until: Callable[[], bool]) -> None:
+    while not until():
+        threading.Event().wait(0.001)
 
 
 def test_changes_that_were_not_counted_are_applied_where_they_are_alike(

@@ -291,8 +291,8 @@ class ModelAverage:
                 if flying.beside is not None:
                     seconds = max(seconds, flying.beside.result.seconds)
             except ExchangeError as error:
-                if flying.beside is not None:  # it may go on, and so overwrite what it was given
-                    self._buffers.drop()
+                if flying.beside is not None and flying.fragment == 0:
+                    self._buffers.drop()  # the exchange may go on, and overwrite what it was given
                 self._flying.popleft()
                 self._local.drop()
                 if isinstance(error, RunEnded) and not flying.is_late:
