@@ -15,20 +15,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import secrets
 import time
-from contextlib import ExitStack
 from statistics import median
 from typing import Any, cast
 
 import common
-import peers
 from anabranch.overlay import Overlay
 from anabranch.plan import limit_rate_bps
 from anabranch.train.averaging import FORMATS
-from anabranch_lab.emulate import emulated
 from group import schedule
-from wire_cost import COMPLETE, overlay_of
+from wire_cost import elements_of, overlay_of, started
 
 CASES = ["2 sites, 1 Gbit/s", "3 sites, 1 Gbit/s", "internet2-9"]
 WAYS = ["gloo", *FORMATS]
@@ -76,39 +72,10 @@ def take_part(options: argparse.Namespace) -> None:
 
 def compare(case: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return a row for each format."""
-    overlay = overlay_of(case)
-    order = peers.best_ring(overlay)
-    rate_bps = COMPLETE[case][1] * 1e9 if case in COMPLETE else limit_rate_bps(overlay)
-    elements = int(options.seconds * rate_bps / 32)
-    environment = {
-        **os.environ,
-        "ANABRANCH_TOKEN": secrets.token_hex(8),
-        "OMP_NUM_THREADS": "1",
-        "MASTER_PORT": "29556",
-    }
-    with ExitStack() as stack:
-        wan = stack.enter_context(emulated(overlay, forwarding=case not in COMPLETE))
-        wan.begin()
-        environment |= {
-            "GLOO_SOCKET_IFNAME": wan.interface,
-            "MASTER_ADDR": wan.control_addresses[order[0]],
-        }
-        start = stack.enter_context(common.starting(wan, environment))
-        scheduler = start(None, __file__, "--serve", wan.control_address, "--only", case)
-        assert scheduler.stdout is not None
-        address = scheduler.stdout.readline().strip()
-        running = []
-        for index, site in enumerate(overlay.sites):
-            environment["RANK"] = str(order.index(index))
-            running.append(
-                start(
-                    *(index, __file__, "--site", "--name", site.name, "--scheduler", address),
-                    *("--host", wan.addresses[index], "--elements", str(elements)),
-                    *("--rounds", str(options.rounds)),
-                )
-            )
+    elements = elements_of(case, options.seconds)
+    with started(__file__, case, elements, options.rounds) as (_, running):
         answers = [json.loads(each.communicate()[0].splitlines()[-1]) for each in running]
-    return figures(case, overlay, elements, answers)
+    return figures(case, overlay_of(case), elements, answers)
 
 
 def figures(

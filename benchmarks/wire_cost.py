@@ -19,8 +19,8 @@ import os
 import secrets
 import subprocess
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -105,14 +105,20 @@ def cpu_s_of(process: subprocess.Popen[str]) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def compare(case: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the figures of both systems; a round lasts until its last site has the result."""
+def elements_of(case: str, seconds: float) -> int:
+    """Return the elements of a buffer that a link carries in these seconds, at any rate."""
     overlay = overlay_of(case)
-    sites = overlay.size
-    order = peers.best_ring(overlay)
-    # A round takes about as long at each rate.
     rate_bps = COMPLETE[case][1] * 1e9 if case in COMPLETE else limit_rate_bps(overlay)
-    elements = int(options.seconds * rate_bps / 32)
+    return int(seconds * rate_bps / 32)
+
+
+@contextmanager
+def started(
+    script: str, case: str, elements: int, rounds: int
+) -> Iterator[tuple[subprocess.Popen[str], list[subprocess.Popen[str]]]]:
+    """Start a script's scheduler and its sites over emulated links, ranks in the best ring."""
+    overlay = overlay_of(case)
+    order = peers.best_ring(overlay)
     environment = {
         **os.environ,
         "ANABRANCH_TOKEN": secrets.token_hex(8),
@@ -127,7 +133,7 @@ def compare(case: str, options: argparse.Namespace) -> dict[str, Any]:
             "MASTER_ADDR": wan.control_addresses[order[0]],
         }
         start = stack.enter_context(common.starting(wan, environment))
-        scheduler = start(None, __file__, "--serve", wan.control_address, "--only", case)
+        scheduler = start(None, script, "--serve", wan.control_address, "--only", case)
         assert scheduler.stdout is not None
         address = scheduler.stdout.readline().strip()
         running = []
@@ -135,11 +141,19 @@ def compare(case: str, options: argparse.Namespace) -> dict[str, Any]:
             environment["RANK"] = str(order.index(index))
             running.append(
                 start(
-                    *(index, __file__, "--site", "--name", site.name, "--scheduler", address),
+                    *(index, script, "--site", "--name", site.name, "--scheduler", address),
                     *("--host", wan.addresses[index], "--elements", str(elements)),
-                    *("--rounds", str(options.rounds)),
+                    *("--rounds", str(rounds)),
                 )
             )
+        yield scheduler, running
+
+
+def compare(case: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the figures of both systems; a round lasts until its last site has the result."""
+    overlay, elements = overlay_of(case), elements_of(case, options.seconds)
+    sites = overlay.size
+    with started(__file__, case, elements, options.rounds) as (scheduler, running):
         assert running[0].stdout is not None
         assert running[0].stdout.readline().startswith("measured")
         before_s = cpu_s_of(scheduler)

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from anabranch.exchange.terms import TOP, Wire
+from anabranch.exchange.terms import PLACE_BYTES, SCALE_BYTES, TOP, Wire
 
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
@@ -32,8 +32,6 @@ _BITS = {Wire.BLOCKS8: 8, Wire.BLOCKS4: 4, Wire.BLOCKS2: 2}
 _LEAST_NORMAL = np.float32(np.finfo(np.float32).tiny)
 _LARGEST = 0.9999999 * float(np.finfo(np.float32).max)  # so that scales times integers are finite
 _TERNARY = np.float32(0.7)
-_SCALE_BYTES = 4
-_PLACE_BYTES = TOP * 12 // 8
 _AT_ONCE = 1 << 15  # elements
 
 
@@ -77,8 +75,8 @@ def _encode_integers(rows: Floats, blocks: Bytes, bits: int) -> None:
     most = 2 ** (bits - 1) - 1
     scale, integers = _ternary(rows) if bits == 2 else _nearest(rows, most)
     scale[~np.isfinite(scale)] = np.nan
-    blocks[:, :_SCALE_BYTES] = scale[:, None].view(np.uint8)
-    packed = blocks[:, _SCALE_BYTES:]
+    blocks[:, :SCALE_BYTES] = scale[:, None].view(np.uint8)
+    packed = blocks[:, SCALE_BYTES:]
     if bits == 8:
         packed.view(np.int8)[:] = integers
         return
@@ -126,7 +124,7 @@ def _sums(sizes: Floats, count: npt.NDArray[np.intp] | int) -> Floats:
 
 def _decode_integers(blocks: Bytes, rows: Floats, bits: int) -> None:
     most = 2 ** (bits - 1) - 1
-    scale, packed = _floats(blocks[:, :_SCALE_BYTES]), blocks[:, _SCALE_BYTES:]
+    scale, packed = _floats(blocks[:, :SCALE_BYTES]), blocks[:, SCALE_BYTES:]
     if bits == 8:
         np.multiply(packed.view(np.int8), scale, out=rows)
         return
@@ -148,28 +146,26 @@ def _encode_top(rows: Floats, blocks: Bytes) -> None:
         [_sums(kept * ~is_large, TOP - count), _sums(kept * is_large, count)], axis=1
     )
     levels[~np.isfinite(sizes.max(1))] = np.nan
-    blocks[:, : 2 * _SCALE_BYTES] = levels.view(np.uint8)
+    blocks[:, : 2 * SCALE_BYTES] = levels.view(np.uint8)
     first, second = places[:, ::2], places[:, 1::2]
-    of_places = blocks[:, 2 * _SCALE_BYTES : 2 * _SCALE_BYTES + _PLACE_BYTES].reshape(
-        len(rows), -1, 3
-    )
+    of_places = blocks[:, 2 * SCALE_BYTES : 2 * SCALE_BYTES + PLACE_BYTES].reshape(len(rows), -1, 3)
     of_places[:, :, 0] = first & 255
     of_places[:, :, 1] = first >> 8 | (second & 15) << 4
     of_places[:, :, 2] = second >> 4
     is_negative = np.take_along_axis(rows, places, axis=1) < 0
-    blocks[:, 2 * _SCALE_BYTES : 2 * _SCALE_BYTES + _PLACE_BYTES] = of_places.reshape(len(rows), -1)
+    blocks[:, 2 * SCALE_BYTES : 2 * SCALE_BYTES + PLACE_BYTES] = of_places.reshape(len(rows), -1)
     bits = np.stack([is_negative, is_large], axis=2).reshape(len(rows), -1)
-    blocks[:, 2 * _SCALE_BYTES + _PLACE_BYTES :] = np.packbits(bits, axis=1)
+    blocks[:, 2 * SCALE_BYTES + PLACE_BYTES :] = np.packbits(bits, axis=1)
 
 
 def _decode_top(blocks: Bytes, rows: Floats) -> None:
-    levels = _floats(blocks[:, : 2 * _SCALE_BYTES])
-    packed = blocks[:, 2 * _SCALE_BYTES : 2 * _SCALE_BYTES + _PLACE_BYTES]
+    levels = _floats(blocks[:, : 2 * SCALE_BYTES])
+    packed = blocks[:, 2 * SCALE_BYTES : 2 * SCALE_BYTES + PLACE_BYTES]
     of_places = packed.reshape(len(blocks), -1, 3).astype(np.intp)
     places = np.empty((len(blocks), TOP), np.intp)
     places[:, ::2] = of_places[:, :, 0] | (of_places[:, :, 1] & 15) << 8
     places[:, 1::2] = of_places[:, :, 1] >> 4 | of_places[:, :, 2] << 4
-    bits = np.unpackbits(blocks[:, 2 * _SCALE_BYTES + _PLACE_BYTES :], axis=1)
+    bits = np.unpackbits(blocks[:, 2 * SCALE_BYTES + PLACE_BYTES :], axis=1)
     is_negative, is_large = bits[:, ::2].astype(bool), bits[:, 1::2].astype(bool)
     kept = np.where(is_large, levels[:, 1:], levels[:, :1])
     rows.fill(0.0)

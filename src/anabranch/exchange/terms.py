@@ -90,17 +90,20 @@ class Wire(IntEnum):
 
 TOP = 64
 """The elements of a block of :attr:`Wire.TOP2` that travel."""
-_SCALE_BYTES, _PLACE_BITS = 4, 12  # of a scale, a float32; of a place among 4096 elements
+SCALE_BYTES = 4
+"""Bytes of a scale or a magnitude, a float32."""
+PLACE_BYTES = TOP * 12 // 8
+"""Bytes of the places of these elements among 4096."""
 _BLOCKS = {  # the elements and bytes of a block
     Wire.FLOAT32: (1, 4),
     Wire.FLOAT16: (1, 2),
     Wire.BFLOAT16: (1, 2),
     Wire.SIZES: (1, 4),
     Wire.INT8: (1, 1),
-    Wire.BLOCKS8: (256, _SCALE_BYTES + 256),
-    Wire.BLOCKS4: (256, _SCALE_BYTES + 256 // 2),
-    Wire.BLOCKS2: (256, _SCALE_BYTES + 256 // 4),
-    Wire.TOP2: (4096, 2 * _SCALE_BYTES + TOP * (_PLACE_BITS + 2) // 8),
+    Wire.BLOCKS8: (256, SCALE_BYTES + 256),
+    Wire.BLOCKS4: (256, SCALE_BYTES + 256 // 2),
+    Wire.BLOCKS2: (256, SCALE_BYTES + 256 // 4),
+    Wire.TOP2: (4096, 2 * SCALE_BYTES + PLACE_BYTES + TOP * 2 // 8),
 }
 MOST_BLOCK_BYTES = 4 * max(block_elements for block_elements, _ in _BLOCKS.values())
 """Bytes of the largest block of any format, as float32."""
