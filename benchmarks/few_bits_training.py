@@ -5,7 +5,7 @@
 
 The nine sites of ``internet2-9`` train a hidden layer of 128 on Fashion-MNIST (101,770 parameters).
 They average a fifth of the model every five steps, so all of it every 25, by DiLoCo's outer
-optimiser. The learning rate is the best of three for float32, and the same for all formats. The
+optimiser. The learning rate is the best of five for float32, and the same for all formats. The
 loss is that of the final model on the test samples. Bytes are those of a buffer that travels, a
 step; DDP's is a float32 gradient in each step. The interval is that of the mean of the ratios to
 float32, seed by seed.
@@ -34,7 +34,7 @@ from anabranch_lab.tasks.kinds import Task, load_task
 from anabranch_lab.tasks.models import build_model
 
 WAYS = ["float32", "int8", "int4", "int2", "top2"]
-RATES = 0.05, 0.1, 0.2
+RATES = 0.0125, 0.025, 0.05, 0.1, 0.2
 EVERY, FRAGMENTS = 25, 5
 DATA = "fashion-mnist"
 T_7 = 2.365  # the 97.5th percentile of Student's t with seven degrees of freedom
